@@ -26,6 +26,8 @@ CHROMIUM_ARGS = [
     "--disable-sync",
 ]
 
+TOKEN = "only-on-loopback"
+
 # Counts what a page holds: listeners on long-lived targets, object URLs not yet revoked.
 COUNTERS = """
 (() => {
@@ -94,7 +96,7 @@ class Lab:
             [
                 sys.executable,
                 *("-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"),
-                *("--ip", "127.0.0.1", "--port", str(port), "--IdentityProvider.token="),
+                *("--ip", "127.0.0.1", "--port", str(port), f"--IdentityProvider.token={TOKEN}"),
                 *("--ServerApp.root_dir", str(folder), "--ServerApp.port_retries=0"),
             ],
             env=env,
@@ -139,16 +141,16 @@ class Lab:
         (self.folder / name).write_text(json.dumps(data))
         return name
 
-    def kernels(self) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(self.url + "/api/kernels", timeout=5) as answer:
-            return list(json.load(answer))
+    def api(self, path: str, method: str = "GET") -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/api/{path}", method=method, headers={"Authorization": f"token {TOKEN}"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.loads(answer.read() or b"null")
 
     def shut_down_kernels(self) -> None:
-        for kernel in self.kernels():
-            request = urllib.request.Request(
-                f"{self.url}/api/kernels/{kernel['id']}", method="DELETE"
-            )
-            urllib.request.urlopen(request, timeout=10).close()
+        for session in self.api("sessions"):
+            self.api(f"sessions/{session['id']}", "DELETE")
 
     def close(self) -> None:
         self.process.terminate()
@@ -179,7 +181,7 @@ class Notebook:
         self.lab = lab
         self.errors: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.goto(f"{lab.url}/lab/tree/{name}?reset")
+        page.goto(f"{lab.url}/lab/tree/{name}?reset&token={TOKEN}")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         self.command("application:toggle-left-area", only_if=".jp-SideBar.lm-mod-left .lm-mod-current")
 
@@ -232,6 +234,13 @@ class Notebook:
             ".querySelectorAll('.tm-cards > div')].some((card) => card.textContent.includes(title)"
             " && card.querySelector('b').textContent === value)",
             [title, value, index],
+        )
+
+    def wait_box(self, label: str, value: str, index: int = 0) -> None:
+        self.until(
+            "([label, value, index]) => document.querySelectorAll('.trainmem')[index]"
+            ".querySelector(`input[type=text][aria-label='${label}']`).value === value",
+            [label, value, index],
         )
 
     def shown_frame(self, index: int = 0) -> int:
