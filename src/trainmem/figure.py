@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from matplotlib.figure import Figure
 
 from trainmem.config import FIELDS, grouped
+from trainmem.lettering import font
 from trainmem.panels import (
     BAR,
     COLORS,
@@ -23,7 +24,6 @@ from trainmem.panels import (
     SeqPanel,
     Theme,
     axis_top,
-    font,
     longest_sequence,
     write_capacity,
     write_gb,
@@ -154,7 +154,7 @@ def frame_size(width: int) -> tuple[int, int]:
     """
     width = round(min(max(width, 280), 2000))
     if width >= ONE_ROW:
-        return width, round(min(max(0.48 * width, 310), 560))
+        return width, 2 * round(min(max(0.24 * width, 155), 280))  # even: whole at ratio 1.5
     return width, 500 if width >= TWO_ROWS else 660
 
 

@@ -17,14 +17,13 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon, Rectangle
-from matplotlib.text import Text
 from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from trainmem.config import FIELDS, grouped
+from trainmem.lettering import Label, font, text_width
 from trainmem.reduced import Components
 from trainmem.simulation import Simulation, Sweep
 
@@ -72,14 +71,6 @@ COLORS: Final[Mapping[str, str]] = {
 
 STATES_FILL: Final = to_rgba(COLORS["weights"], 0.22)
 ACTIVATIONS_FILL: Final = to_rgba(COLORS["activations"], 0.28)
-
-
-def font(size: float = TEXT, weight: str = "normal") -> FontProperties:
-    """Return the font that ships with matplotlib, every property set."""
-    return FontProperties(
-        family="DejaVu Sans", style="normal", variant="normal", weight=weight, stretch="normal",
-        size=size,
-    )  # fmt: skip
 
 
 # Axis tops and their tick steps, in units of a power of ten.
@@ -239,21 +230,17 @@ class Panel:
         line.set_clip_on(False)  # whole, even on the rim of the panel
         return line
 
-    def _label(self, color: str) -> Text:
-        text = Text(
-            0, 0, "", color=color, fontproperties=font(), usetex=False, parse_math=False,
-            antialiased=True, linespacing=1.2, rotation=0, wrap=False, zorder=5,
-            transform=self.ax.transAxes,
-        )  # fmt: skip
-        return self._add(text, clip=False)  # type: ignore[no-any-return]
+    def _label(self, color: str) -> Label:
+        label = Label(color, TEXT, zorder=5, transform=self.ax.transAxes)
+        return self._add(label, clip=False)  # type: ignore[no-any-return]
 
     # Where things are, in points.
 
     def measure(self) -> None:
         """Read the panel's size and forget where the last labels were."""
-        points_per_pixel = 72 / self.ax.get_figure(root=True).dpi  # type: ignore[union-attr]
-        self.width = self.ax.bbox.width * points_per_pixel
-        self.height = self.ax.bbox.height * points_per_pixel
+        points = 72 / self.ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+        self.width = self.ax.bbox.width * points
+        self.height = self.ax.bbox.height * points
         self.taken.clear()
         self.curve = None
 
@@ -261,10 +248,10 @@ class Panel:
         """Keep labels out of a rectangle."""
         self.taken.append(Box(left, bottom, right, top))
 
-    def write(self, text: Text, words: str, spots: Iterable[Spot]) -> None:
+    def write(self, text: Label, words: str, spots: Iterable[Spot]) -> None:
         """Write `words` at the first spot where they cover nothing, else the least bad one."""
         lines = words.split("\n")
-        width = 0.62 * TEXT * max(map(len, lines))
+        width = text_width(words, TEXT)
         height = 1.2 * TEXT * len(lines)
         best: tuple[float, Spot, Box] | None = None
         for spot in spots:
@@ -322,7 +309,7 @@ class Panel:
             axis.set_minor_locator(NullLocator())
             axis.set_minor_formatter(NullFormatter())
             for label in axis.get_ticklabels():  # new ticks come with the user's rcParams
-                label.set(fontproperties=font(), usetex=False, antialiased=True)
+                label.set(fontproperties=font(TEXT), usetex=False, antialiased=True)
         for label in (*ax.get_xticklabels(), ax.xaxis.label, ax._left_title):  # type: ignore[attr-defined]
             label.set(usetex=False, antialiased=True)
 
@@ -568,7 +555,7 @@ class GpuPanel(SweepPanel):
         y = self.up(gb)
         words = f"activation floor {write_gb(gb)} GB"
         self.block(0, y - 1, self.width, y + 1)
-        width = 0.62 * TEXT * len(words)
+        width = text_width(words, TEXT)
         assert self.curve is not None  # noqa: S101  # set by update
         curve = np.interp((self.width - width, 0), *self.curve)
         spots: list[Spot] = []
@@ -670,7 +657,7 @@ class BudgetPanel(Panel):
             name: self._rectangle(facecolor=COLORS[name], edgecolor="none", linewidth=0)
             for name in ("optimizer", "gradients", "weights", "activations")
         }
-        self.free = self._rectangle(facecolor="none", edgecolor=theme.free, linewidth=0, hatch="////")
+        self.free = self._rectangle(facecolor=theme.free, edgecolor=theme.background, linewidth=0, hatch="////")
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
         self.labels = [self._label(theme.ink) for _ in range(5)]
