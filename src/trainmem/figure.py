@@ -7,32 +7,36 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from matplotlib.figure import Figure
 
-from trainmem.config import FIELDS, grouped
+from trainmem.config import grouped
 from trainmem.lettering import font
 from trainmem.panels import (
     BAR,
-    COLORS,
-    PANELS,
-    THEMES,
+    LONGEST,
     BudgetPanel,
     GpuPanel,
     Panel,
     SeqPanel,
+    longest_sequence,
+)
+from trainmem.simulation import GB, Simulation
+from trainmem.style import (
+    COLORS,
+    TEXT,
+    THEMES,
     Theme,
     axis_top,
-    longest_sequence,
+    theme_named,
     write_capacity,
     write_gb,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from trainmem.simulation import Simulation
 
 __all__ = [
     "COLORS",
@@ -101,16 +105,9 @@ def draw_budget(
 
 
 def _draw(panel: Panel, simulation: Simulation, top: float | None) -> None:
-    top = axis_top(simulation) if top is None else top
+    top = _top(simulation) if top is None else top
     panel.scale(simulation, top)
     panel.update(simulation, top)
-
-
-def theme_named(name: str) -> Theme:
-    """Return a theme by name; raises `ValueError` for an unknown one."""
-    if name not in THEMES:
-        raise ValueError(f"theme: {name!r} is not allowed; must be one of {', '.join(THEMES)}")
-    return THEMES[name]
 
 
 def describe(simulation: Simulation) -> str:
@@ -118,19 +115,23 @@ def describe(simulation: Simulation) -> str:
     need, capacity = simulation.components, write_capacity(simulation.gpu_capacity_gb)
     margin = write_gb(abs(simulation.headroom_gb))
     result = f"fits, {margin} GB of headroom" if simulation.fits else f"does not fit, {margin} GB short"
-    parts = ", ".join(f"{name} {write_gb(getattr(need, name) / 1e9)}" for name in COLORS)
+    parts = ", ".join(f"{name} {write_gb(getattr(need, name) / GB)}" for name in COLORS)
     fewest, longest = simulation.min_gpus_to_fit, longest_sequence(simulation)
     gpus = "no GPU count fits" if fewest is None else f"at least {grouped(fewest)} GPUs fit it"
     if longest is None:
         tokens = "no sequence length fits"
-    elif longest >= FIELDS["seq_length"].bounds[1]:
+    elif longest >= LONGEST:
         tokens = "every sequence length fits"
     else:
         tokens = f"sequences fit up to {grouped(int(longest))} tokens"
     return (
-        f"Memory per GPU: {write_gb(need.total / 1e9)} of {capacity} GB, {result}. "
+        f"Memory per GPU: {write_gb(need.total / GB)} of {capacity} GB, {result}. "
         f"GB by kind: {parts}. At this setting {gpus}; {tokens}."
     )
+
+
+def _top(simulation: Simulation) -> float:
+    return axis_top(float(simulation.components.total) / GB, simulation.gpu_capacity_gb)
 
 
 class Rect(NamedTuple):
@@ -142,8 +143,9 @@ class Rect(NamedTuple):
     height: float
 
 
-LEFT, RIGHT, TOP, BOTTOM = 50.0, 12.0, 28.0, 40.0  # margins of a row: axis, rim, title, axis
+LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 28.0, 40.0  # margins of a row: axis, rim, title, axis
 BUDGET = BAR + 112.0  # the bar and its labels
+GAP = 34.0  # between the two sweeps
 ONE_ROW, TWO_ROWS = 600.0, 380.0  # widths from which the panels fit so
 
 
@@ -160,14 +162,13 @@ def frame_size(width: int) -> tuple[int, int]:
 
 def layout(width: float, height: float) -> dict[str, Rect]:
     """Return where each panel goes; those that start a row carry the y axis' labels."""
-    gap = 34.0
     if width >= ONE_ROW:
-        curves = width - LEFT - gap - 22 - BUDGET
+        curves = width - LEFT - GAP - 22 - BUDGET
         tall = height - TOP - BOTTOM
         first = 0.53 * curves
         return {
             "gpus": Rect(LEFT, BOTTOM, first, tall),
-            "seq": Rect(LEFT + first + gap, BOTTOM, curves - first, tall),
+            "seq": Rect(LEFT + first + GAP, BOTTOM, curves - first, tall),
             "budget": Rect(width - BUDGET, BOTTOM, BUDGET, tall),
         }
     rows = 2 if width >= TWO_ROWS else 3
@@ -184,6 +185,13 @@ def layout(width: float, height: float) -> dict[str, Rect]:
         "seq": Rect(LEFT, bottoms[1], width - LEFT - 22 - BUDGET, tall),
         "budget": Rect(width - BUDGET, bottoms[1], BUDGET, tall),
     }
+
+
+PANELS: Final[Mapping[str, Callable[[Axes, Theme, float], Panel]]] = {
+    "gpus": GpuPanel,
+    "seq": SeqPanel,
+    "budget": BudgetPanel,
+}
 
 
 class PictureFigure(Figure):
@@ -220,11 +228,12 @@ class Drawing:
                 (rect.left / width, rect.bottom / height, rect.width / width, rect.height / height)
             )
             first = rect.left == LEFT
-            self.panels.append(PANELS[name](ax, colors))
+            spill = min(GAP, width - rect.left - rect.width) - 8
+            self.panels.append(PANELS[name](ax, colors, spill))
             ax.tick_params(axis="y", labelleft=first)
             if first:
                 ax.set_ylabel(
-                    "GB per GPU", loc="center", color=colors.muted, fontproperties=font(10.5)
+                    "GB per GPU", loc="center", color=colors.muted, fontproperties=font(TEXT)
                 )
                 ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5)
         self.moving = [artist for panel in self.panels for artist in panel.moving]
@@ -232,14 +241,14 @@ class Drawing:
     def axes_key(self, simulation: Simulation) -> tuple[float, ...]:
         """Return all that `scale` depends on."""
         ends = [end for panel in self.panels for end in panel.range(simulation)]
-        return (axis_top(simulation), *ends)
+        return (_top(simulation), *ends)
 
     def scale(self, simulation: Simulation) -> None:
         """Set the axes."""
         for panel in self.panels:
-            panel.scale(simulation, axis_top(simulation))
+            panel.scale(simulation, _top(simulation))
 
     def update(self, simulation: Simulation) -> None:
         """Move the artists."""
         for panel in self.panels:
-            panel.update(simulation, axis_top(simulation))
+            panel.update(simulation, _top(simulation))

@@ -21,8 +21,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from trainmem.figure import Drawing, frame_size, theme_named
-from trainmem.panels import ACTIVATIONS_FILL, COLORS, STATES_FILL, THEMES
+from trainmem.figure import Drawing, frame_size
+from trainmem.style import ACTIVATIONS_FILL, COLORS, STATES_FILL, THEMES, theme_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
