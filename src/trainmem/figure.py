@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from matplotlib.figure import Figure
 
 from trainmem.config import grouped
-from trainmem.lettering import font
-from trainmem.panels import (
-    BAR,
-    LONGEST,
-    BudgetPanel,
-    GpuPanel,
-    Panel,
-    SeqPanel,
-    longest_sequence,
-)
-from trainmem.simulation import GB, Simulation
-from trainmem.style import (
+from trainmem.drawing.budget import BAR, BudgetPanel
+from trainmem.drawing.lettering import font
+from trainmem.drawing.panel import Panel
+from trainmem.drawing.style import (
     COLORS,
     TEXT,
     THEMES,
@@ -34,8 +26,11 @@ from trainmem.style import (
     write_capacity,
     write_gb,
 )
+from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
+from trainmem.simulation import GB, Simulation
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 __all__ = [
@@ -114,7 +109,9 @@ def describe(simulation: Simulation) -> str:
     """Return the figure in words, as the text alternative of its image."""
     need, capacity = simulation.components, write_capacity(simulation.gpu_capacity_gb)
     margin = write_gb(abs(simulation.headroom_gb))
-    result = f"fits, {margin} GB of headroom" if simulation.fits else f"does not fit, {margin} GB short"
+    result = (
+        f"fits, {margin} GB of headroom" if simulation.fits else f"does not fit, {margin} GB short"
+    )
     parts = ", ".join(f"{name} {write_gb(getattr(need, name) / GB)}" for name in COLORS)
     fewest, longest = simulation.min_gpus_to_fit, longest_sequence(simulation)
     gpus = "no GPU count fits" if fewest is None else f"at least {grouped(fewest)} GPUs fit it"
@@ -219,9 +216,10 @@ class Drawing:
     def __init__(self, width: float, height: float, theme: str, dpi: float = 100) -> None:
         colors = theme_named(theme)
         self.figure = PictureFigure(
-            figsize=(width / 72, height / 72), dpi=dpi, layout="none", linewidth=0,
+            figsize=(width / 72, height / 72), dpi=dpi, linewidth=0,
             facecolor=colors.background, edgecolor="none", frameon=True,
         )  # fmt: skip
+        self.figure.set_layout_engine("none")
         self.panels: list[Panel] = []
         for name, rect in layout(width, height).items():
             ax = self.figure.add_axes(
@@ -236,7 +234,15 @@ class Drawing:
                     "GB per GPU", loc="center", color=colors.muted, fontproperties=font(TEXT)
                 )
                 ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5)
-        self.moving = [artist for panel in self.panels for artist in panel.moving]
+
+    @property
+    def moving(self) -> list[Artist]:
+        """The artists that `update` moves, in the order in which they are drawn."""
+        return [
+            artist
+            for panel in self.panels
+            for artist in sorted(panel.moving, key=lambda artist: artist.get_zorder())
+        ]
 
     def axes_key(self, simulation: Simulation) -> tuple[float, ...]:
         """Return all that `scale` depends on."""
@@ -247,6 +253,9 @@ class Drawing:
         """Set the axes."""
         for panel in self.panels:
             panel.scale(simulation, _top(simulation))
+        for artist in self.figure.findobj():  # ``plt.xkcd()`` may have been on at their birth
+            artist.set_sketch_params(None)
+            artist.set_path_effects([])
 
     def update(self, simulation: Simulation) -> None:
         """Move the artists."""

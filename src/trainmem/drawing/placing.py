@@ -85,7 +85,12 @@ class Places:
 
     def _cost(self, box: Box) -> float:
         cost = sum(box.overlap(other) for other in self.taken)
-        beyond = (-box.left, box.right - self.width - self.spill, -box.bottom, box.top - self.height)
+        beyond = (
+            -box.left,
+            box.right - self.width - self.spill,
+            -box.bottom,
+            box.top - self.height,
+        )
         cost += OUTSIDE * max(0.0, *beyond)
         if self.curve is not None:
             inside = np.linspace(box.left, box.right, 5)

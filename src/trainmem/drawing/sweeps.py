@@ -1,10 +1,4 @@
-"""The three panels of the figure, each a matplotlib `Axes` with artists that can move.
-
-A panel is styled once, scaled when an axis changes, and updated for each simulation: `scale`
-touches what a frame renderer keeps as its background, `update` only the artists in `moving`.
-Every property is set explicitly, so `rcParams` and style sheets change nothing here. One point
-is one CSS pixel; labels are placed in points.
-"""
+"""The two sweeps: memory per GPU against GPU count, and against sequence length."""
 
 from __future__ import annotations
 
@@ -15,165 +9,31 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Polygon, Rectangle
-from matplotlib.ticker import NullFormatter, NullLocator
+from matplotlib.patches import Polygon
 from numpy.typing import NDArray
 
 from trainmem.config import FIELDS, grouped
-from trainmem.lettering import LINE, Label, font, text_width
-from trainmem.placing import Places, Spot, spread
-from trainmem.simulation import GB, Simulation, Sweep
-from trainmem.style import (
+from trainmem.drawing.lettering import text_width
+from trainmem.drawing.panel import ROW, Panel
+from trainmem.drawing.placing import Spot
+from trainmem.drawing.style import (
     ACTIVATIONS_FILL,
-    COLORS,
     STATES_FILL,
     TEXT,
     Theme,
-    axis_ticks,
     write_binary,
     write_capacity,
     write_count,
     write_gb,
-    write_tick,
 )
+from trainmem.simulation import GB, Simulation, Sweep
 
-__all__ = ["BudgetPanel", "GpuPanel", "Panel", "SeqPanel", "longest_sequence"]
+__all__ = ["LONGEST", "GpuPanel", "SeqPanel", "longest_sequence"]
 
 Array = NDArray[np.float64]
 
-BAR: Final = 44.0  # points, the budget's bar with its margins
 CURVE_POINTS: Final = 160
 FAR: Final = 20.0  # heights of the panel: where curves end, as Agg refuses vast coordinates
-ROW: Final = LINE * TEXT
-
-
-class Panel:
-    """An axes of the figure with its theme and its moving artists.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Where to draw.
-    theme : Theme
-        Colours.
-    spill : float
-        How far labels may reach over the right rim, points.
-    """
-
-    title = ""
-    xlabel = ""
-
-    def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
-        self.ax = ax
-        self.theme = theme
-        self.spill = spill
-        self.moving: list[Any] = []
-        ax.set_facecolor(theme.background)
-        ax.set_axisbelow(True)
-        ax.set_autoscale_on(False)
-        ax.spines[:].set_visible(False)
-        ax.tick_params(
-            axis="both", which="both", length=0, pad=4, labelcolor=theme.muted, labelsize=TEXT,
-            labelrotation=0, bottom=False, top=False, left=False, right=False,
-            labelbottom=True, labeltop=False, labelright=False,
-        )  # fmt: skip
-        ax.grid(False, which="both", axis="both")
-        ax.grid(
-            True, which="major", axis="y", color=theme.grid, linewidth=1, linestyle="-", alpha=1
-        )
-        ax.set_title(
-            self.title, loc="left", y=1.0, pad=8, color=theme.ink, fontproperties=font(11, "bold")
-        )
-        ax.set_xlabel(
-            self.xlabel, loc="center", labelpad=3, color=theme.muted, fontproperties=font(TEXT)
-        )
-
-    def range(self, simulation: Simulation) -> tuple[float, float]:
-        """Return the ends of the x axis."""
-        raise NotImplementedError
-
-    def ticks(self, ends: tuple[float, float]) -> tuple[Sequence[float], Sequence[str]]:
-        """Return the x axis' ticks and their labels."""
-        raise NotImplementedError
-
-    def scale(self, simulation: Simulation, top: float) -> None:
-        """Set both axes: all that isn't in `moving`."""
-        ax, ends = self.ax, self.range(simulation)
-        ax.set_xlim(*ends)
-        ax.set_ylim(0, top)
-        ax.set_xticks(*self.ticks(ends))
-        heights = axis_ticks(top)
-        ax.set_yticks(heights, [write_tick(gb) for gb in heights])
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_minor_locator(NullLocator())
-            axis.set_minor_formatter(NullFormatter())
-            for label in axis.get_ticklabels():  # new ones come with the user's rcParams
-                label.set(fontproperties=font(TEXT), usetex=False, antialiased=True)
-
-    def update(self, simulation: Simulation, top: float) -> None:
-        """Move the artists to show `simulation`."""
-        points = 72 / self.ax.get_figure(root=True).dpi  # type: ignore[union-attr]
-        box = self.ax.bbox
-        self.places = Places(box.width * points, box.height * points, self.spill)
-        self.top = top
-        self.capacity = simulation.gpu_capacity_gb
-        self.need = float(simulation.components.total) / GB
-
-    def up(self, gb: float) -> float:
-        """Return the height of `gb`, points."""
-        return gb * self.places.height / self.top
-
-    def write(self, label: Label, words: str, spots: Sequence[Spot]) -> None:
-        """Write `words` at the best of `spots`."""
-        height = ROW * (1 + words.count("\n"))
-        spot = self.places.take(text_width(words, TEXT), height, spots)
-        label.set_text(words)
-        label.set_position((spot.x / self.places.width, spot.y / self.places.height))
-        label.set_horizontalalignment(spot.ha)  # type: ignore[arg-type]
-        label.set_verticalalignment(spot.va)  # type: ignore[arg-type]
-
-    # Artists with every property given.
-
-    def _add(self, artist: Any, *, clip: bool = True) -> Any:
-        self.ax.add_artist(artist)
-        artist.set_clip_on(clip)
-        self.moving.append(artist)
-        return artist
-
-    def _area(self, color: Any) -> Any:
-        return self._add(
-            Polygon(
-                [(1, 0)], closed=True, facecolor=color, edgecolor="none", linewidth=0,
-                linestyle="-", antialiased=True, zorder=1,
-            )
-        )  # fmt: skip
-
-    def _line(self, color: str, width: float, zorder: float = 2, **style: Any) -> Any:
-        look: dict[str, Any] = {
-            "linestyle": "-", "marker": "None", "markersize": 6, "markeredgewidth": 0,
-            "markerfacecolor": color, "markeredgecolor": color,
-        }  # fmt: skip
-        return self._add(
-            Line2D(
-                [], [], color=color, linewidth=width, antialiased=True, zorder=zorder,
-                solid_capstyle="butt", solid_joinstyle="round", dash_capstyle="butt",
-                dash_joinstyle="round", drawstyle="default", fillstyle="full", **(look | style),
-            )
-        )  # fmt: skip
-
-    def _mark(self, color: str, marker: Any, size: float, edge: str, width: float) -> Any:
-        mark = self._line(
-            color, 0, zorder=4, linestyle="None", marker=marker, markersize=size,
-            markeredgecolor=edge, markeredgewidth=width,
-        )  # fmt: skip
-        mark.set_clip_on(False)  # whole, even on the rim
-        return mark
-
-    def _label(self, color: str) -> Label:
-        label = Label(color, TEXT, zorder=5, transform=self.ax.transAxes)
-        self._add(label, clip=False)
-        return label
 
 
 class SweepPanel(Panel):
@@ -189,6 +49,14 @@ class SweepPanel(Panel):
         self.limit = self._line(theme.capacity, 1.5)
         self.total = self._line(theme.ink, 1.8, zorder=3)
         self.point = self._mark(theme.ink, "o", 8, theme.background, 1.2)
+
+    def _area(self, color: Any) -> Any:
+        return self._add(
+            Polygon(
+                [(1, 0)], closed=True, facecolor=color, edgecolor="none", linewidth=0,
+                linestyle="-", antialiased=True, zorder=1,
+            )
+        )  # fmt: skip
 
     def sweep(self, simulation: Simulation) -> Sweep:
         """Return the sweep shown."""
@@ -252,7 +120,7 @@ class SweepPanel(Panel):
 
         def through(along: Any, here: Any) -> Array:
             values = np.append(np.broadcast_to(along, sweep.x.shape), here)[first]
-            return np.interp(wanted, places, values) / GB
+            return np.asarray(np.interp(wanted, places, values) / GB)
 
         parts = sweep.components
         return through(self.base(parts), self.base(own)), through(parts.total, own.total)
@@ -392,7 +260,9 @@ class GpuPanel(SweepPanel):
         beyond = [
             Spot(self.here + dx / 2, y, ha, va)
             for y, va in (
-                (low - 8, "top"), (high + 8, "bottom"), (high + 8 + ROW, "bottom"),
+                (low - 8, "top"),
+                (high + 8, "bottom"),
+                (high + 8 + ROW, "bottom"),
                 (low - 8 - ROW, "top"),
             )
             for dx, ha in (*sides, (0.0, "center"))
@@ -409,7 +279,8 @@ class GpuPanel(SweepPanel):
         assert self.places.curve is not None  # noqa: S101  # set by update
         over = float(np.interp(right - text_width(words, TEXT), *self.places.curve))
         self.places.block(0, y - 1, right, y + 1)
-        ways = ((y - 3, "top"), (y + 2, "bottom"), (over + 3, "bottom"), (y + 2 + ROW, "bottom"), (y + 2 + 2 * ROW, "bottom"))
+        above = (y + 2, min(over, y + 2 * ROW) + 3, y + 2 + ROW, y + 2 + 2 * ROW)
+        ways = ((y - 3, "top"), *((at, "bottom") for at in above))
         spots = [
             Spot(x, at, ha, va) for x, ha in ((right, "right"), (2.0, "left")) for at, va in ways
         ]
@@ -491,75 +362,6 @@ def longest_sequence(simulation: Simulation) -> float | None:
         return LONGEST
     i = int(np.argmax(above))
     return float(np.interp(simulation.gpu_capacity_gb, total[i - 1 : i + 1], x[i - 1 : i + 1]))
-
-
-class BudgetPanel(Panel):
-    """The GPU's memory as a stacked bar, each part named beside it."""
-
-    title = "HBM budget"
-
-    def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
-        super().__init__(ax, theme, spill)
-        # Ticks as long as the bar is wide stand in for a grid: no line strikes a label.
-        ax.grid(False, which="both", axis="both")
-        ax.tick_params(
-            axis="y", which="major", left=True, direction="in", length=BAR, width=1,
-            color=theme.grid,
-        )  # fmt: skip
-        self.parts = {
-            name: self._part(facecolor=COLORS[name], edgecolor="none")
-            for name in ("optimizer", "gradients", "weights", "activations")
-        }
-        self.free = self._part(facecolor=theme.free, edgecolor=theme.background, hatch="////")
-        self.limit = self._line(theme.capacity, 1.5, zorder=3)
-        self.leaders = self._line(theme.muted, 0.8)
-        self.labels = [self._label(theme.ink) for _ in range(5)]
-
-    def _part(self, **style: Any) -> Any:
-        part = Rectangle(
-            (0, 0), 1, 0, linestyle="-", linewidth=0, antialiased=True, zorder=1, **style
-        )
-        return self._add(part)
-
-    def range(self, simulation: Simulation) -> tuple[float, float]:
-        """Return the ends of the x axis."""
-        return 0.0, 1.0
-
-    def ticks(self, ends: tuple[float, float]) -> tuple[Sequence[float], Sequence[str]]:
-        """Return none."""
-        return [], []
-
-    def update(self, simulation: Simulation, top: float) -> None:
-        """Draw the panel."""
-        super().update(simulation, top)
-        width, height = self.places.width, self.places.height
-        left, right, end = 7 / width, (BAR - 7) / width, BAR / width
-        base = 0.0
-        named: list[tuple[float, str]] = []
-        free = max(0.0, self.capacity - self.need)
-        sizes = {name: float(getattr(simulation.components, name)) / GB for name in self.parts}
-        for name, size in (sizes | {"free": free}).items():
-            part = self.parts.get(name, self.free)
-            part.set_bounds(left, base, right - left, size)
-            if size > 0:
-                short = "grads" if name == "gradients" else name
-                named.append((base + size / 2, f"{short} {write_gb(size)}"))
-            base += size
-        self.limit.set_data((0, end), (self.capacity, self.capacity))
-
-        middles = np.array([gb for gb, _ in named])
-        heights = spread(self.up(1) * middles, 1.3 * TEXT, TEXT / 2, height - TEXT / 2)
-        for label in self.labels:
-            label.set_visible(False)
-        for label, y, (_, words) in zip(self.labels, heights, named, strict=False):
-            color = self.theme.fits if words.startswith("free") else self.theme.ink
-            label.set(
-                visible=True, text=words, color=color, ha="left", va="center",
-                position=((BAR + 8) / width, y / height),
-            )  # fmt: skip
-        bent = heights / self.up(1)
-        xs = np.tile((right, end, (BAR + 5) / width, math.nan), len(named))
-        self.leaders.set_data(xs, np.column_stack((middles, middles, bent, bent)).ravel())
 
 
 @lru_cache(maxsize=64)

@@ -113,7 +113,7 @@ def _piece(piece: str, size: float, dpi: float) -> NDArray[np.uint8]:
     """Return the coverage of a word or digit, drawn by matplotlib."""
     above, below = _reach(size, dpi)
     width = math.ceil(_advance(piece, size, dpi)) + 2 * MARGIN
-    renderer = RendererAgg(width, above + below, dpi)
+    renderer = _renderer(width, above + below, dpi)
     gc = renderer.new_gc()
     gc.set_antialiased(True)
     renderer.draw_text(gc, MARGIN, above, piece, font(size), 0)
@@ -123,12 +123,16 @@ def _piece(piece: str, size: float, dpi: float) -> NDArray[np.uint8]:
 @lru_cache(maxsize=512)
 def _advance(piece: str, size: float, dpi: float) -> float:
     """Return how far a piece moves the pen, pixels: what it adds between two digits."""
-    renderer, properties = RendererAgg(1, 1, dpi), font(size)
+    renderer, properties = _renderer(1, 1, dpi), font(size)
 
     def width(text: str) -> float:
         return float(renderer.get_text_width_height_descent(text, properties, False)[0])
 
     return width(f"0{piece}0") - width("00")
+
+
+def _renderer(width: int, height: int, dpi: float) -> Any:
+    return RendererAgg(width, height, dpi)  # type: ignore[no-untyped-call]
 
 
 def _reach(size: float, dpi: float) -> tuple[int, int]:
