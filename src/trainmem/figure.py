@@ -70,7 +70,7 @@ def plot(
     Raises
     ------
     ValueError
-        For an unknown theme.
+        For an unknown theme, or a size too small for the panels.
     """
     drawing = Drawing(size[0] * 72, size[1] * 72, theme)
     drawing.scale(simulation)
@@ -142,8 +142,9 @@ class Rect(NamedTuple):
 
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 28.0, 40.0  # margins of a row: axis, rim, title, axis
 BUDGET = BAR + 112.0  # the bar and its labels
-GAP = 34.0  # between the two sweeps
+GAP, NEAR = 34.0, 22.0  # between the two sweeps, before the budget
 ONE_ROW, TWO_ROWS = 600.0, 380.0  # widths from which the panels fit so
+NARROWEST, SHORTEST = 200.0, 50.0  # width of a figure, height of a panel
 
 
 def frame_size(width: int) -> tuple[int, int]:
@@ -158,29 +159,35 @@ def frame_size(width: int) -> tuple[int, int]:
 
 
 def layout(width: float, height: float) -> dict[str, Rect]:
-    """Return where each panel goes; those that start a row carry the y axis' labels."""
-    if width >= ONE_ROW:
-        curves = width - LEFT - GAP - 22 - BUDGET
-        tall = height - TOP - BOTTOM
-        first = 0.53 * curves
-        return {
-            "gpus": Rect(LEFT, BOTTOM, first, tall),
-            "seq": Rect(LEFT + first + GAP, BOTTOM, curves - first, tall),
-            "budget": Rect(width - BUDGET, BOTTOM, BUDGET, tall),
-        }
-    rows = 2 if width >= TWO_ROWS else 3
+    """Return where each panel goes; those that start a row carry the y axis' labels.
+
+    Raises
+    ------
+    ValueError
+        Where the panels wouldn't fit.
+    """
+    rows = 1 if width >= ONE_ROW else 2 if width >= TWO_ROWS else 3
+    least = rows * (TOP + BOTTOM + SHORTEST)
+    if width < NARROWEST or height < least:
+        raise ValueError(
+            f"size: {width / 72:.1f} × {height / 72:.1f} inches is not allowed; at this width it "
+            f"must be at least {max(width, NARROWEST) / 72:.1f} × {least / 72:.1f}"
+        )
     tall = height / rows - TOP - BOTTOM
-    bottoms = [BOTTOM + i * height / rows for i in reversed(range(rows))]
+    bottoms = [BOTTOM + row * height / rows for row in reversed(range(rows))]
+    first, last = bottoms[0], bottoms[-1]
     whole = width - LEFT - RIGHT
-    if rows == 3:
-        return {
-            name: Rect(LEFT, bottom, whole, tall)
-            for name, bottom in zip(PANELS, bottoms, strict=True)
-        }
+    beside = width - LEFT - NEAR - BUDGET  # what the budget leaves of a row
+    budget = Rect(width - BUDGET, last, BUDGET, tall)
+    if rows == 1:
+        gpus = 0.53 * (beside - GAP)
+        seq = Rect(LEFT + gpus + GAP, last, beside - GAP - gpus, tall)
+        return {"gpus": Rect(LEFT, first, gpus, tall), "seq": seq, "budget": budget}
+    if rows == 2:
+        seq = Rect(LEFT, last, beside, tall)
+        return {"gpus": Rect(LEFT, first, whole, tall), "seq": seq, "budget": budget}
     return {
-        "gpus": Rect(LEFT, bottoms[0], whole, tall),
-        "seq": Rect(LEFT, bottoms[1], width - LEFT - 22 - BUDGET, tall),
-        "budget": Rect(width - BUDGET, bottoms[1], BUDGET, tall),
+        name: Rect(LEFT, bottom, whole, tall) for name, bottom in zip(PANELS, bottoms, strict=True)
     }
 
 

@@ -160,11 +160,10 @@ def palette(theme: str) -> NDArray[np.uint8]:
     edges += [(colors["capacity"], color, 3) for color in (ink, grid, *parts)]
     edges += [(colors["floor"], ink, 4)]
     blends = [_blend(a, b, i / steps) for a, b, steps in edges for i in range(1, steps)]
-    every = [*colors.values(), *parts, *areas, *grids, *blends]
-    distinct = {
-        tuple(cell): color for color in reversed(every) for cell in [color.astype(int) // CELL]
-    }
-    return np.array(list(reversed(distinct.values())))[:256]
+    distinct: dict[bytes, NDArray[np.uint8]] = {}
+    for color in (*colors.values(), *parts, *areas, *grids, *blends):
+        distinct.setdefault((color // CELL).tobytes(), color)
+    return np.array(list(distinct.values()))[:256]
 
 
 def _rgb(color: Any) -> NDArray[np.uint8]:

@@ -351,17 +351,21 @@ LONGEST: Final = FIELDS["seq_length"].bounds[1]
 
 
 def longest_sequence(simulation: Simulation) -> float | None:
-    """Return the longest sequence that fits; read off the sweep where no model can be asked."""
+    """Return the longest sequence that fits, or None where no length does.
+
+    Where there is no model to ask, it is read off the sweep, or off the line through the end
+    of the sweep: exact where memory is affine in the length, as in the reduced-order model.
+    """
     if simulation.model is not None:
         return simulation.longest_sequence
     x, total = simulation.seq_sweep.x, simulation.seq_sweep.total_gb
-    above = total > simulation.gpu_capacity_gb
-    if above[0]:
-        return None
-    if not above.any():
-        return LONGEST
-    i = int(np.argmax(above))
-    return float(np.interp(simulation.gpu_capacity_gb, total[i - 1 : i + 1], x[i - 1 : i + 1]))
+    after = int(np.clip(np.searchsorted(total, simulation.gpu_capacity_gb), 1, len(x) - 1))
+    (low, high), (least, most) = x[after - 1 : after + 1], total[after - 1 : after + 1]
+    room = simulation.gpu_capacity_gb - least
+    if most <= least:
+        return LONGEST if room >= 0 else None
+    longest = float(low + room * (high - low) / (most - least))
+    return min(longest, LONGEST) if longest >= 1 else None
 
 
 @lru_cache(maxsize=64)
