@@ -298,10 +298,11 @@ def check_names(names: Iterable[object]) -> None:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published starting point: a name and all ten values."""
+    """A published starting point: a name, all ten values, and the card they belong to."""
 
     name: str
     config: TrainingConfig
+    gpu: str = "H100 · 80 GB"
 
 
 PRESETS: Final[tuple[Preset, ...]] = (
@@ -349,6 +350,11 @@ class Gpu:
     nominal_gb: float
     usable_gib: float
     exact: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name and size, which together are unique: ``H100 · 80 GB``."""
+        return f"{self.name} · {self.nominal_gb:g} GB"
 
 
 # Smallest first: the widget's list and the "bigger card" advice read it in this order.

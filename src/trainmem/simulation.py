@@ -174,6 +174,10 @@ class Simulation(Outputs):
         given = ", ".join(f"{name}={value!r}" for name, value in self.config.to_dict().items())
         return f"<Simulation {self.per_gpu_total_gb} / {self.gpu_capacity_gb:g} GB {mark}: {given}>"
 
+    # Two answers are the same only as objects: equal outputs may answer different requests.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def to_dict(self) -> dict[str, Any]:
         """Return the API answer: the published keys, types and order."""
         return {
@@ -224,6 +228,11 @@ class Simulation(Outputs):
         """The result in a sentence or two, to follow "Fits" or "Out of memory"."""
         return banner(self._case)
 
+    def at(self, **changes: float) -> float:
+        """Return the GB per GPU, unrounded, with some inputs changed."""
+        need = self._model.components(self.config.replace(**changes))
+        return float(need.total) / GB
+
     @cached_property
     def longest_sequence(self) -> int | None:
         """Longest sequence that fits, all else equal; None where not even one token does."""
@@ -258,9 +267,7 @@ class Simulation(Outputs):
         candidates.append(("num_gpus", gpus, f"{grouped(gpus or 0)} GPUs"))
         candidates.append(("micro_batch", batch, f"micro batch {grouped(batch or 0)}"))
         candidates.append(("seq_length", length, f"sequence {grouped(length or 0)}"))
-        candidates += [
-            ("gpu_memory_gb", gpu.nominal_gb, f"{gpu.name} · {gpu.nominal_gb:g} GB") for gpu in GPUS
-        ]
+        candidates += [("gpu_memory_gb", gpu.nominal_gb, gpu.label) for gpu in GPUS]
         found: dict[str, Fix] = {}
         for name, value, label in candidates:
             if value is None or name in found or value == getattr(config, name):
