@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from contextlib import suppress
 from dataclasses import FrozenInstanceError, fields
 from decimal import Decimal
 from fractions import Fraction
@@ -122,7 +123,7 @@ BAD = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("value", BAD, ids=lambda value: describe(value))
+@pytest.mark.parametrize("value", BAD, ids=describe)
 def test_bad_values_name_the_field_the_value_and_what_is_allowed(name, value):
     with pytest.raises(ConfigError) as caught:
         TrainingConfig(**{name: value})
@@ -199,20 +200,19 @@ def test_an_unknown_field_gets_the_nearest_known_one(name, hint):
 
 @pytest.mark.parametrize("name", ["colour", "", 7, None, ("num_gpus",), "x" * 10_000], ids=describe)
 def test_an_unknown_field_with_nothing_near(name):
-    with pytest.raises(ConfigError, match="^unknown field: ") as caught:
+    with pytest.raises(ConfigError, match=r"^unknown field: ") as caught:
         TrainingConfig.from_mapping({name: 1})
     assert "did you mean" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-@given(st.from_type(type).flatmap(st.from_type).filter(lambda x: not isinstance(x, (int, float))))
-def test_any_other_object_is_refused_with_a_config_error(value):
-    try:
-        result = FIELDS["num_gpus"].validate(value)
-    except ConfigError as error:
-        assert str(error)
-    else:  # a Fraction, or another true number
-        assert result == value
+@given(st.from_type(object))
+def test_any_object_is_a_number_or_a_config_error(value):
+    for field in FIELDS.values():
+        with suppress(ConfigError):
+            result = field.validate(value)
+            assert result == value
+            assert type(result) is (int if field.kind == "int" else float)
 
 
 def test_a_value_whose_repr_fails_is_still_reported():
@@ -220,7 +220,7 @@ def test_a_value_whose_repr_fails_is_still_reported():
         def __repr__(self):
             raise RuntimeError("no")
 
-    with pytest.raises(ConfigError, match="^num_gpus: <Hostile> is not allowed"):
+    with pytest.raises(ConfigError, match=r"^num_gpus: <Hostile> is not allowed"):
         TrainingConfig(num_gpus=Hostile())
 
 
@@ -253,7 +253,7 @@ def test_replace_leaves_the_original():
     config = TrainingConfig()
     assert config.replace(num_gpus=64.0).num_gpus == 64
     assert config == TrainingConfig()
-    with pytest.raises(ConfigError, match="^num_gpus: 0 is"):
+    with pytest.raises(ConfigError, match=r"^num_gpus: 0 is"):
         config.replace(num_gpus=0)
 
 
@@ -270,7 +270,7 @@ def test_presets_are_the_published_three():
 
 @pytest.mark.parametrize("name", ["Llama-3", "", "llama", None, 8], ids=repr)
 def test_an_unclear_preset_lists_them_all(name):
-    with pytest.raises(ConfigError, match="^preset: ") as caught:
+    with pytest.raises(ConfigError, match=r"^preset: ") as caught:
         preset(name)
     assert all(p.name in str(caught.value) for p in PRESETS)
 

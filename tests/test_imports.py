@@ -91,9 +91,8 @@ def loaded_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-LIBRARIES = set(
-    ["numpy", "matplotlib", "traitlets", "ipywidgets", "anywidget", "IPython", "httpx", "fastapi", "uvicorn", "torch"]
-)
+LIBRARIES = {"numpy", "matplotlib", "traitlets", "ipywidgets", "anywidget", "IPython"}
+LIBRARIES |= {"httpx", "fastapi", "uvicorn", "torch"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_monotone(config, name, data):
 @given(configs())
 def test_a_higher_stage_never_needs_more(config):
     need = [components(**config.replace(zero_stage=stage).to_dict()) for stage in range(4)]
-    for stage, (lower, higher) in enumerate(zip(need, need[1:], strict=False)):
+    for stage, (lower, higher) in enumerate(pairwise(need)):
         assert higher.total <= lower.total
         shared = ("optimizer", "gradients", "weights")[stage]
         assert getattr(higher, shared) * config.num_gpus == pytest.approx(getattr(lower, shared))

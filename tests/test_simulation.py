@@ -26,8 +26,14 @@ from trainmem import (
 from trainmem.reduced import REDUCED
 from trainmem.simulation import GPU_SWEEP, OUTPUT_NAMES, SEQ_SWEEP, SWEEP_POINTS, sweep_points
 
-OUTPUTS = ["model_states_unsharded_gb", "model_states_per_gpu_gb", "activations_per_gpu_gb", "per_gpu_total_gb", "gpu_capacity_gb", "utilization_percent", "fits", "bytes_per_param", "weights_per_gpu_gb", "grads_per_gpu_gb", "optimizer_per_gpu_gb", "min_gpus_to_fit", "aggregate_cluster_gb", "global_batch", "zero_stage", "checkpointing", "verdict"]
-PROFILE = ["model_state_gb", "activation_gb", "capacity_gb", "per_gpu_gb", "num_gpus", "seq_length", "fits"]
+OUTPUTS = [
+    *("model_states_unsharded_gb", "model_states_per_gpu_gb", "activations_per_gpu_gb"),
+    *("per_gpu_total_gb", "gpu_capacity_gb", "utilization_percent", "fits", "bytes_per_param"),
+    *("weights_per_gpu_gb", "grads_per_gpu_gb", "optimizer_per_gpu_gb", "min_gpus_to_fit"),
+    *("aggregate_cluster_gb", "global_batch", "zero_stage", "checkpointing", "verdict"),
+]
+PROFILE = ["model_state_gb", "activation_gb", "capacity_gb", "per_gpu_gb"]
+PROFILE += ["num_gpus", "seq_length", "fits"]
 FIX_ORDER = ["grad_ckpt", "zero_stage", "num_gpus", "micro_batch", "seq_length", "gpu_memory_gb"]
 
 
@@ -291,10 +297,10 @@ def test_all_six_fixes_in_order():
     s = simulate(micro_batch=2, grad_ckpt=0, zero_stage=1, num_gpus=4)
     assert [fix.label for fix in s.fixes()] == [
         "checkpointing on",
-        "ZeRO-2",
-        "7 GPUs",
+        "ZeRO-3",
+        "10 GPUs",
         "micro batch 1",
-        "sequence 3929",
+        "sequence 2611",
         "H200 · 141 GB",
     ]
 
