@@ -16,7 +16,7 @@ __all__ = ["curl_command", "panel", "python_call", "tables"]
 PUBLISHED_URL: Final = "https://www.chipfoundryservices.com/edge/training"
 
 
-CHOICE_LABELS: Final = {
+CHOICE_LABELS: Final[dict[tuple[str, float], str]] = {
     ("precision_bits", 32): "32 bit",
     ("grad_ckpt", 0): "off",
     ("grad_ckpt", 1): "on",
@@ -111,13 +111,13 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
             "title": "Model states",
             "value": _gb(s.model_states_per_gpu_gb),
             "unit": f"GB of {_gb(s.model_states_unsharded_gb, trim=True)}",
-            "note": f"largest micro batch {_limit(s.largest_micro_batch)}",
+            "note": f"largest micro batch {_together(_limit(s.largest_micro_batch))}",
         },
         {
             "title": "Activations",
             "value": _gb(s.activations_per_gpu_gb),
             "unit": "GB",
-            "note": f"longest sequence {_limit(s.longest_sequence)}",
+            "note": f"longest sequence {_together(_limit(s.longest_sequence))}",
         },
     ]
 
@@ -149,6 +149,11 @@ def _table(s: Simulation) -> list[list[str]]:
 
 def _limit(value: int | None) -> str:
     return "none" if value is None else grouped(value)
+
+
+def _together(text: str) -> str:
+    """Keep a grouped number on one line."""
+    return text.replace(" ", "\N{NARROW NO-BREAK SPACE}")
 
 
 def _gb(value: float, *, trim: bool = False) -> str:

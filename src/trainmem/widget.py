@@ -20,7 +20,8 @@ import anywidget
 from traitlets import Bytes, Dict, Int, Unicode, observe
 
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
-from trainmem.figure import FrameRenderer, describe, plot
+from trainmem.figure import describe, plot
+from trainmem.frames import FrameRenderer
 from trainmem.model import TrainingMemory
 from trainmem.presentation import panel, tables
 
