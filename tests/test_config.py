@@ -310,7 +310,8 @@ def test_the_schema_agrees_with_validation(name):
     assert schema["additionalProperties"] is False
     entry = schema["properties"][name]
     assert entry["default"] == FIELDS[name].default
-    assert entry["type"] == ("integer" if name in INTS else "number")
+    kind = "integer" if name in INTS else "number"
+    assert entry["type"] in (kind, [kind, "boolean"])  # the switch takes true and false
     allowed = entry.get("enum") or [entry["minimum"], entry["maximum"]]
     for value in allowed:
         assert FIELDS[name].validate(value) == value

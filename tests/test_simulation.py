@@ -344,10 +344,8 @@ def test_an_answer_without_a_model_says_what_to_do():
     assert distant.to_dict()["outputs"]["fits"] is False
     for ask in (
         distant.fixes,
-        lambda: distant.banner,
         lambda: distant.longest_sequence,
         lambda: distant.largest_micro_batch,
-        lambda: distant.headroom_gb,
     ):
         with pytest.raises(ValueError, match=r"the answer of far has no model .* use trainmem"):
             ask()
