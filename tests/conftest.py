@@ -7,9 +7,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 DATA = Path(__file__).parent / "data"
 REQUIRE_ALL = os.environ.get("TRAINMEM_REQUIRE_ALL") == "1"
@@ -34,6 +37,16 @@ def chromium() -> str:
     if path is None:
         pytest.skip("needs Chromium on the PATH")
     return path
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """A running Chromium, closed after the module: its event loop would disturb other tests."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        running = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
 
 
 @pytest.hookimpl(wrapper=True)
