@@ -174,10 +174,6 @@ class Simulation(Outputs):
         given = ", ".join(f"{name}={value!r}" for name, value in self.config.to_dict().items())
         return f"<Simulation {self.per_gpu_total_gb} / {self.gpu_capacity_gb:g} GB {mark}: {given}>"
 
-    # Two answers are the same only as objects: equal outputs may answer different requests.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
     def to_dict(self) -> dict[str, Any]:
         """Return the API answer: the published keys, types and order."""
         return {
