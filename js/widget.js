@@ -13,7 +13,7 @@
  *   cards: {title: string, value: string, unit: string, note: string}[],
  *   table: [string, string][]}} Panel
  * @typedef {{kind: string, id?: number, n?: number, key?: string, draft?: boolean,
- *   answers?: number, answer?: unknown}} Message
+ *   client?: string, answers?: number, answer?: unknown}} Message
  * @typedef {"waiting" | "live" | "disconnected"} Status
  * @typedef {{info: () => {width: number, ratio: number, theme: string, frame: number,
  *   key: string} | null, message: (content: Message, buffers: DataView[]) => void,
@@ -21,7 +21,9 @@
  */
 
 const MAX_IN_FLIGHT = 3; // each new message carries the TCP ACK that frees the frame before it
+const MAX_OUTBOX = 16; // requests repeated to a host without messages
 const HELLO_MS = 10_000;
+const TRAIT_MS = 3_000; // an idle kernel silent for so long may only hear traits
 const WAITING_MS = 1_500; // unanswered for so long: the kernel is busy
 const LOST_MS = 4_000; // the same with a kernel known to be idle: nobody is there
 const SILENT_MS = 30_000; // the same where the host doesn't tell what its kernel does
@@ -45,13 +47,27 @@ function connect(model, signal) {
   let hello = 0; // when the unanswered hello was sent, or 0
   let heard = 0; // when Python last answered
   let byTrait = false;
+  let closed = false;
+  /** @type {Record<string, unknown>[]} */
+  let outbox = [];
   /** @type {Status} */
   let status = "waiting";
 
   /** @param {Record<string, unknown>} content */
   function post(content) {
+    try {
+      send(content);
+    } catch {
+      // A closed comm throws, and the silence that follows tells enough.
+    }
+  }
+
+  /** @param {Record<string, unknown>} content */
+  function send(content) {
     if (byTrait) {
-      model.set("_request", { ...content, stamp: ++number });
+      // The host merges what it can't send at once, so each request brings the last few.
+      outbox = [...outbox, { ...content, stamp: ++number }].slice(-MAX_OUTBOX);
+      model.set("_request", { client, messages: outbox });
       model.save_changes();
       return;
     }
@@ -67,23 +83,25 @@ function connect(model, signal) {
   }
 
   function sayHello() {
+    if (closed) return;
     const seen = [...views].map((view) => view.info()).filter((info) => info !== null);
     hello ||= Date.now();
     post({ kind: "hello", client, n: Date.now(), views: seen });
   }
 
-  function pump() {
-    if (!next || flying.size >= MAX_IN_FLIGHT || status === "disconnected") return;
+  /** @param {boolean} [full] whether to send even what has to wait */
+  function pump(full = false) {
+    if (!next || status === "disconnected" || (flying.size >= MAX_IN_FLIGHT && !full)) return;
     const { changes, draft } = next;
     next = null;
     flying.set(++number, { since: Date.now(), fields: Object.keys(changes) });
-    post({ kind: "set", id: number, changes, draft });
+    post({ kind: "set", client, id: number, changes, draft });
   }
 
   /** @returns {boolean | null} whether the kernel is at work; null where the host won't tell */
   function kernelBusy() {
     const state = kernel()?.status;
-    return typeof state === "string" ? state === "busy" : null;
+    return state === "busy" || (state === "idle" ? false : null);
   }
 
   /** @returns {any} */
@@ -94,7 +112,7 @@ function connect(model, signal) {
   function kernelGone() {
     const { status: state, connectionStatus } = kernel() ?? {};
     return (
-      ["dead", "restarting", "autorestarting", "terminating", "unknown"].includes(state) ||
+      ["dead", "restarting", "autorestarting", "terminating"].includes(state) ||
       (connectionStatus !== undefined && connectionStatus !== "connected") ||
       [...views].some((view) => view.gone())
     );
@@ -108,22 +126,26 @@ function connect(model, signal) {
     /** @type {Status} */
     let now = "live";
     if (kernelGone() || lost) now = "disconnected";
-    else if (!heard || silent > WAITING_MS) now = "waiting";
+    else if (!heard) now = status === "disconnected" ? status : "waiting"; // until it answers
+    else if (silent > WAITING_MS) now = "waiting";
     if (now === status) return;
     status = now;
     if (now === "disconnected") {
       flying.clear();
       next = null;
       heard = 0;
+      hello = 0;
     }
     for (const view of views) view.paint();
   }
 
   function tick() {
     judge();
+    if (kernelGone()) return; // nobody to greet
     const anyone = [...views].some((view) => view.info() !== null);
     const age = Date.now() - (hello || heard);
-    if ((anyone && age > HELLO_MS) || (!heard && !hello)) {
+    const deaf = !heard && kernelBusy() === false && status === "waiting";
+    if ((anyone && age > (deaf ? TRAIT_MS : HELLO_MS)) || (!heard && !hello)) {
       // A host that never answers messages gets the same question through a trait.
       if (!heard && hello && !kernelBusy()) byTrait = !byTrait;
       hello = 0;
@@ -136,7 +158,8 @@ function connect(model, signal) {
     if (!content || typeof content.kind !== "string") return;
     heard = Date.now();
     if (content.kind === "hello") hello = 0;
-    const answered = content.answers;
+    // Every front end of the kernel hears every answer, and numbers its own requests.
+    const answered = content.client === client ? content.answers : undefined;
     if (typeof answered === "number") {
       for (const id of flying.keys()) if (id <= answered) flying.delete(id);
     }
@@ -157,6 +180,7 @@ function connect(model, signal) {
   model.on("comm_live_update", onLive);
   const timer = setInterval(tick, 500);
   signal.addEventListener("abort", () => {
+    closed = true;
     clearInterval(timer);
     model.off("msg:custom", receive);
     model.off("change:_reply", onReply);
@@ -166,8 +190,13 @@ function connect(model, signal) {
   return {
     views,
     sayHello,
-    post,
     tick,
+    /** Ask for something else than new values, after those that still wait.
+     * @param {"undo" | "reset" | "json"} kind */
+    ask(kind) {
+      pump(true);
+      post({ kind });
+    },
     status: () => status,
     /** @param {string} name */
     pending: (name) => (next !== null && name in next.changes) ||
@@ -411,7 +440,7 @@ function show(model, el, link) {
     if (chosen) change({ ...chosen.values });
   });
   const state = make("span", { class: "tm-state", role: "status" });
-  const reset = button("Reset", () => link.post({ kind: "reset" }));
+  const reset = button("Reset", () => link.ask("reset"));
   const head = make("div", { class: "tm-head" },
     make("strong", {}, "LLM training memory"), preset, state, reset);
 
@@ -438,7 +467,7 @@ function show(model, el, link) {
   const banner = make("div", { class: "tm-banner" }, headline, sentence);
   const spoken = make("div", { class: "tm-hidden", "aria-live": "polite" });
   const fixes = make("div", { class: "tm-fixes" });
-  const undo = button("Undo", () => link.post({ kind: "undo" }));
+  const undo = button("Undo", () => link.ask("undo"));
   const cards = make("div", { class: "tm-cards" });
   const image = make("img", { alt: "" });
   const figure = make("div", { class: "tm-figure" }, image);
@@ -458,7 +487,7 @@ function show(model, el, link) {
   };
   const json = button("JSON", () => {
     wantsJson = true;
-    link.post({ kind: "json" });
+    link.ask("json");
   });
   let wantsJson = false;
   const foot = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"),
