@@ -252,7 +252,7 @@ function nearest(values, value) {
 /** Take a typed text as a number where it is one; else Python shall say what is wrong.
  * @param {string} text */
 function typed(text) {
-  const trimmed = text.trim().replace(/[\u2009\u202f\u00a0 _](?=\d{3})/g, "");
+  const trimmed = text.trim().replace(/(?<=\d)[\u2009\u202f\u00a0 _](?=\d{3}(?!\d))/g, "");
   const value = Number(trimmed);
   return trimmed !== "" && Number.isFinite(value) ? value : text;
 }
@@ -272,11 +272,12 @@ async function copy(text) {
   }
 }
 
-/** Offer a text as a file. @param {string} text @param {string} name */
-function download(text, name) {
+/** Offer a text as a file. @param {string} text @param {string} name
+ * @param {(act: () => void, ms: number) => void} later */
+function download(text, name, later) {
   const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   make("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  later(() => URL.revokeObjectURL(url), 1000);
 }
 
 /**
@@ -426,8 +427,20 @@ function show(model, el, link) {
   const change = /** @type {Change} */ ((changes, draft) => link.change(changes, draft));
   const button = (/** @type {string} */ text, /** @type {() => void} */ act) => {
     const node = make("button", { type: "button" }, text);
-    node.addEventListener("click", act, { signal });
+    node.addEventListener("click", act);
     return node;
+  };
+  /** @type {Set<() => void>} */
+  const due = new Set(); // what timers will do; done at once when the view goes
+  const later = (/** @type {() => void} */ act, /** @type {number} */ ms) => {
+    const run = () => {
+      clearTimeout(timer);
+      due.delete(run);
+      act();
+    };
+    const timer = setTimeout(run, ms);
+    due.add(run);
+    if (signal.aborted) run();
   };
 
   // -- the elements, top to bottom
@@ -481,7 +494,7 @@ function show(model, el, link) {
       copy(model.get("_panel")[what]).then(
         () => { node.textContent = "Copied ✓"; },
         () => { node.textContent = "Not copied"; },
-      ).finally(() => setTimeout(() => { node.textContent = text; }, 1500));
+      ).finally(() => later(() => { node.textContent = text; }, 1500));
     });
     return node;
   };
@@ -636,7 +649,7 @@ function show(model, el, link) {
       if (content.kind === "frame") void frame(content, buffers[0]);
       if (content.kind === "json" && wantsJson) {
         wantsJson = false;
-        download(JSON.stringify(content.answer, null, 1), "trainmem.json");
+        download(JSON.stringify(content.answer, null, 1), "trainmem.json", later);
       }
     },
     paint,
@@ -661,11 +674,10 @@ function show(model, el, link) {
   const seen = new IntersectionObserver((entries) => {
     const before = visible;
     visible = entries[entries.length - 1].isIntersecting;
-    if (visible && !before) link.sayHello();
+    if (visible !== before) link.sayHello(); // what nobody sees isn't drawn
   });
   seen.observe(root);
-  document.addEventListener("visibilitychange", () => document.hidden || link.sayHello(),
-    { signal });
+  document.addEventListener("visibilitychange", link.sayHello, { signal });
   globalThis.matchMedia?.("(prefers-color-scheme: dark)")
     .addEventListener?.("change", measureSoon, { signal });
 
@@ -683,12 +695,15 @@ function show(model, el, link) {
   link.tick();
 
   return () => {
+    if (signal.aborted) return; // hosts may both call this and abort
     own.abort();
     link.views.delete(view);
+    link.sayHello(); // so that nobody draws for this view any more
     for (const event of watched) model.off(event, paint);
     for (const observer of [sizes, themes, live, seen]) observer.disconnect();
     clearTimeout(measuring);
     clearTimeout(speaking);
+    for (const run of due) run();
     cancelAnimationFrame(painting);
     if (shown.url) URL.revokeObjectURL(shown.url);
     root.remove();
@@ -703,14 +718,19 @@ export default () => {
     /** @param {{model: Model, signal?: AbortSignal}} context */
     initialize({ model, signal }) {
       const own = new AbortController();
-      signal?.addEventListener("abort", () => own.abort());
+      const close = () => own.abort();
+      signal?.addEventListener("abort", close, { signal: own.signal });
       link = connect(model, own.signal);
-      return () => own.abort();
+      return close;
     },
     /** @param {{model: Model, el: HTMLElement, signal?: AbortSignal}} context */
     render({ model, el, signal }) {
       if (!link) throw new Error("initialize() has not run");
-      const close = show(model, el, link);
+      const takeDown = show(model, el, link);
+      const close = () => {
+        signal?.removeEventListener("abort", close);
+        takeDown();
+      };
       signal?.addEventListener("abort", close);
       return close;
     },
