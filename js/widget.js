@@ -234,8 +234,9 @@ function hostTheme() {
   const kind = body.dataset.vscodeThemeKind ?? ""; // VS Code
   if (kind) return kind.includes("light") ? "light" : "dark";
   for (const node of [body, root]) {
-    if (node.classList.contains("dark") || node.dataset.theme === "dark") return "dark"; // marimo
-    if (node.classList.contains("light") || node.dataset.theme === "light") return "light";
+    const named = [...node.classList, node.dataset.theme, node.getAttribute("theme")];
+    if (named.includes("dark")) return "dark"; // marimo, Colab
+    if (named.includes("light")) return "light";
   }
   return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
@@ -281,40 +282,48 @@ function download(text, name, later) {
 }
 
 /**
- * A control for one field: `node` to show, `set(value)` to paint, `held()` while in use.
- * @typedef {{node: HTMLElement, set: (value: number) => void, held: () => boolean,
+ * A control for one field: `node` to show, `set(value)` to paint unless it is in use.
+ * @typedef {{node: HTMLElement, set: (value: number) => void,
  *   invalid: (bad: boolean) => void}} Control
  * @typedef {(changes: Record<string, unknown>, draft?: boolean) => void} Change
  */
 
 /** @param {Field} field @param {string} uid @param {Change} change
- * @returns {HTMLInputElement & {held: () => boolean}} */
+ * @returns {HTMLInputElement & {put: (value: number) => void,
+ *   invalid: (bad: boolean) => void}} */
 function textbox(field, uid, change) {
   const box = make("input", {
     id: `${uid}-${field.name}`, type: "text", inputmode: "decimal", autocomplete: "off",
     "aria-label": field.label, title: field.help, spellcheck: "false",
+    "aria-errormessage": `${uid}-error`,
   });
-  let before = "";
+  let before = ""; // what Python holds, or was asked for
   let editing = false;
   const commit = () => {
     if (!editing) return;
     editing = false;
-    if (box.value !== before) change({ [field.name]: typed(box.value) });
+    if (box.value === before) return;
+    before = box.value;
+    change({ [field.name]: typed(before) });
   };
-  box.addEventListener("focus", () => { before = box.value; box.select(); });
+  box.addEventListener("focus", () => box.select());
   box.addEventListener("input", () => { editing = true; });
   box.addEventListener("blur", commit);
   box.addEventListener("keydown", (event) => {
     event.stopPropagation(); // the notebook has keys of its own
-    if (event.key === "Enter") {
-      commit();
-      before = box.value;
-    } else if (event.key === "Escape") {
+    if (event.key === "Enter") commit();
+    else if (event.key === "Escape") {
       box.value = before;
       editing = false;
     }
   });
-  return Object.assign(box, { held: () => editing });
+  return Object.assign(box, {
+    put(/** @type {number} */ value) {
+      before = String(value);
+      if (!editing) box.value = before;
+    },
+    invalid: (/** @type {boolean} */ bad) => box.setAttribute("aria-invalid", String(bad)),
+  });
 }
 
 /** @param {Field} field @param {string} uid @param {Change} change @returns {Control} */
@@ -325,7 +334,8 @@ function sliderControl(field, uid, change) {
     "aria-label": field.label, title: field.help,
   });
   const box = textbox(field, uid, change);
-  let active = false;
+  /** @type {"" | "pointer" | "key"} */
+  let active = ""; // what holds it
   /** @type {number | null} */
   let sent = null;
   const show = (/** @type {number} */ value) => {
@@ -334,41 +344,43 @@ function sliderControl(field, uid, change) {
   };
   const ask = (/** @type {boolean} */ draft) => {
     const value = values[Number(slider.value)];
-    box.value = String(value);
+    box.put(value);
     show(value);
     sent = draft ? value : null;
     change({ [name]: value }, draft);
   };
-  const press = () => { active = true; };
   const release = () => {
-    active = false;
+    active = "";
     if (sent !== null) ask(false);
   };
-  slider.addEventListener("pointerdown", press);
-  slider.addEventListener("keydown", (event) => { event.stopPropagation(); press(); });
+  slider.addEventListener("pointerdown", () => { active = "pointer"; });
+  slider.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    active ||= "key";
+  });
   for (const end of ["pointerup", "pointercancel", "keyup", "blur"]) {
     slider.addEventListener(end, release);
   }
-  slider.addEventListener("input", () => ask(active));
+  // Where the pointer was let go outside; a held key changes at every repeat, so not for keys.
+  slider.addEventListener("change", () => active === "pointer" && release());
+  slider.addEventListener("input", () => ask(active !== ""));
   return {
     node: make("div", { class: "tm-row" },
       make("label", { for: box.id, title: field.help }, field.label), slider, box),
     set(value) {
-      if (!box.held()) box.value = String(value);
-      if (!active) {
-        slider.value = String(nearest(values, value));
-        show(value);
-      }
+      if (active) return;
+      box.put(value);
+      slider.value = String(nearest(values, value));
+      show(value);
     },
-    held: () => active || box.held(),
-    invalid: (bad) => box.setAttribute("aria-invalid", String(bad)),
+    invalid: box.invalid,
   };
 }
 
 /** @param {Field} field @param {string} uid @param {Change} change @returns {Control} */
 function choiceControl(field, uid, change) {
   const group = make("div", { class: "tm-choice", role: "radiogroup", "aria-label": field.label,
-    title: field.help });
+    title: field.help, "aria-errormessage": `${uid}-error` });
   const radios = field.choices.map(({ value, label }) => {
     const radio = make("input", { type: "radio", name: `${uid}-${field.name}`,
       value: String(value) });
@@ -382,7 +394,6 @@ function choiceControl(field, uid, change) {
     set(value) {
       for (const radio of radios) radio.checked = Number(radio.value) === value;
     },
-    held: () => false,
     invalid: (bad) => group.setAttribute("aria-invalid", String(bad)),
   };
 }
@@ -391,7 +402,7 @@ function choiceControl(field, uid, change) {
  * @param {() => string} chosen @returns {Control} */
 function gpuControl(field, uid, change, tables, chosen) {
   const select = make("select", { id: `${uid}-gpu`, "aria-label": field.label,
-    title: field.help });
+    title: field.help, "aria-errormessage": `${uid}-error` });
   for (const gpu of tables.gpus) select.append(make("option", { value: gpu.label }, gpu.label));
   select.append(make("option", { value: "" }, "Other size …"));
   const box = textbox(field, uid, change);
@@ -399,7 +410,9 @@ function gpuControl(field, uid, change, tables, chosen) {
     make("label", { for: box.id }, "Size (GB)"), make("span"), box);
   select.addEventListener("change", () => {
     change({ gpu: select.value });
-    if (!select.value) box.focus();
+    if (select.value) return;
+    other.hidden = false;
+    box.focus();
   });
   return {
     node: make("div", { class: "tm-stack" }, make("div", { class: "tm-row" },
@@ -407,10 +420,12 @@ function gpuControl(field, uid, change, tables, chosen) {
     set(value) {
       select.value = chosen();
       other.hidden = chosen() !== "";
-      if (!box.held()) box.value = String(value);
+      box.put(value);
     },
-    held: () => box.held(),
-    invalid: (bad) => box.setAttribute("aria-invalid", String(bad)),
+    invalid(bad) {
+      select.setAttribute("aria-invalid", String(bad));
+      box.invalid(bad);
+    },
   };
 }
 
@@ -509,6 +524,8 @@ function show(model, el, link) {
   const root = make("div", { class: "trainmem" }, head,
     make("div", { class: "tm-body" }, groups, result), foot);
   el.append(root);
+  // What was held back while a control was in use.
+  for (const end of ["pointerup", "keyup", "focusout"]) root.addEventListener(end, paint);
 
   // -- painting: safe to call at any time
   let painting = 0;
@@ -538,13 +555,14 @@ function show(model, el, link) {
     }
     const error = model.get("error");
     for (const [name, control] of controls) {
-      control.invalid(error.startsWith(`${name}:`));
-      if (!link.pending(name)) control.set(model.get(name));
+      const names = name === "gpu_memory_gb" ? [name, "gpu"] : [name]; // one control for both
+      control.invalid(names.some((n) => error.startsWith(`${n}:`)));
+      if (!names.some(link.pending)) control.set(model.get(name));
     }
     const same = tables.presets.find(({ values }) =>
       Object.entries(values).every(([name, value]) => name === "gpu" || model.get(name) === value));
     custom.hidden = same !== undefined;
-    preset.value = same?.name ?? "";
+    if (!INPUTS.some(link.pending)) preset.value = same?.name ?? "";
     write(alert, error);
     alert.hidden = error === "";
     write(headline, panel.headline);
