@@ -45,6 +45,8 @@ function connect(model, signal) {
   let next = null;
   let number = 0;
   let hello = 0; // when the unanswered hello was sent, or 0
+  let again = false; // whether another is due after its answer
+  let tries = 0; // how many stayed unanswered
   let heard = 0; // when Python last answered
   let byTrait = false;
   let closed = false;
@@ -82,10 +84,13 @@ function connect(model, signal) {
     model.send(content, { iopub: { status: nudge } });
   }
 
+  /** Tell what the views want; where a hello is unanswered, once it is. */
   function sayHello() {
     if (closed) return;
+    again = hello !== 0;
+    if (again) return; // a kernel busy for an hour shall not find a queue of them
     const seen = [...views].map((view) => view.info()).filter((info) => info !== null);
-    hello ||= Date.now();
+    hello = Date.now();
     post({ kind: "hello", client, n: Date.now(), views: seen });
   }
 
@@ -145,9 +150,11 @@ function connect(model, signal) {
     const anyone = [...views].some((view) => view.info() !== null);
     const age = Date.now() - (hello || heard);
     const deaf = !heard && kernelBusy() === false && status === "waiting";
-    if ((anyone && age > (deaf ? TRAIT_MS : HELLO_MS)) || (!heard && !hello)) {
+    const patience = deaf ? TRAIT_MS : HELLO_MS * 2 ** Math.min(tries, 5);
+    if ((anyone && age > patience) || (!heard && !hello)) {
       // A host that never answers messages gets the same question through a trait.
       if (!heard && hello && !kernelBusy()) byTrait = !byTrait;
+      if (hello) tries++;
       hello = 0;
       sayHello();
     }
@@ -157,7 +164,11 @@ function connect(model, signal) {
   function receive(content, buffers) {
     if (!content || typeof content.kind !== "string") return;
     heard = Date.now();
-    if (content.kind === "hello") hello = 0;
+    tries = 0;
+    if (content.kind === "hello") {
+      hello = 0;
+      if (again) sayHello();
+    }
     // Every front end of the kernel hears every answer, and numbers its own requests.
     const answered = content.client === client ? content.answers : undefined;
     if (typeof answered === "number") {
