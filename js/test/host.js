@@ -13,6 +13,7 @@ export class Model {
     this.sent = []; // custom messages
     this.callbacks = [];
     this.saves = 0;
+    this.greeted = 0;
     this.widget_manager = { kernel };
   }
 
@@ -66,8 +67,11 @@ export class Model {
     this.emit("msg:custom", content, buffers);
   }
 
+  /** Answer every hello, those included that the answers bring on. */
   greet() {
-    this.message({ kind: "hello", n: this.last("hello").n });
+    while (this.greeted < this.of("hello").length) {
+      this.message({ kind: "hello", n: this.of("hello")[this.greeted++].n });
+    }
   }
 
   answer(id, content = { kind: "done" }, ...buffers) {
