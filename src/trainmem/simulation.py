@@ -207,6 +207,9 @@ class Simulation(Outputs):
 
     @cached_property
     def _case(self) -> Case:
+        if self.model is None:  # what checkpointing would free is for the model to say: left out
+            capacity = self.gpu_capacity_gb * GB
+            return Case(self.config, self.components, capacity, self.min_gpus_to_fit, 0.0)
         return _case(self._model, self.config, self.components, self.min_gpus_to_fit)
 
     @property
