@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -314,15 +314,7 @@ def simulate(
         Where `config` isn't a `TrainingConfig`.
     """
     start = time.perf_counter()
-    if config is None:
-        config = TrainingConfig.from_mapping(changes)
-    elif not isinstance(config, TrainingConfig):
-        raise TypeError(
-            f"config must be a TrainingConfig, not {type(config).__name__}; "
-            "pass a dict as simulate(**values)"
-        )
-    elif changes:
-        config = config.replace(**changes)
+    config = resolve(config, changes)
     need = model.components(config)
     capacity = model.capacity_bytes(config)
     min_gpus = smallest_num_gpus(model, config)
@@ -360,6 +352,18 @@ def simulate(
         compute_ms=round((time.perf_counter() - start) * 1e3, 3),
         model=model,
     )
+
+
+def resolve(config: TrainingConfig | None, changes: Mapping[str, object]) -> TrainingConfig:
+    """Return `config`, or the defaults, with `changes`; raises as `simulate` does."""
+    if config is None:
+        return TrainingConfig.from_mapping(changes)
+    if not isinstance(config, TrainingConfig):
+        raise TypeError(
+            f"config must be a TrainingConfig, not {type(config).__name__}; "
+            "pass a dict as simulate(**values)"
+        )
+    return config.replace(**changes) if changes else config
 
 
 @lru_cache(maxsize=256)
