@@ -382,12 +382,14 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a request body (no field is required)."""
     properties: dict[str, Any] = {}
     for field in FIELDS.values():
-        kind = "integer" if field.kind == "int" else "number"
+        kind: str | list[str] = "integer" if field.kind == "int" else "number"
         limits: dict[str, Any] = (
             {"enum": list(field.choices)}
             if field.choices
             else {"minimum": field.bounds[0], "maximum": field.bounds[1]}
         )
+        if field.choices == (0, 1):  # a switch, as in Field.validate
+            kind, limits = ["integer", "boolean"], {"enum": [0, 1, False, True]}
         properties[field.name] = {
             "type": kind,
             "title": field.label,
