@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Final, Literal
@@ -283,7 +283,7 @@ class TrainingConfig:
 
     def to_dict(self) -> dict[str, Number]:
         """Return the ten inputs in the published order."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in FIELDS}
 
 
 def check_names(names: Iterable[object]) -> None:
