@@ -36,6 +36,8 @@ REPEATS: Final = {
     "fits": "fits",
 }
 SWEEPS: Final = {"mem_vs_gpus": int, "mem_vs_seq": float}
+_GAP: Final = 'null, "mem_vs_seq": null'
+_BETWEEN: Final = ', "mem_vs_seq": '
 TOP: Final = {"model": str, "steps": int, "node": str, "compute_ms": float}
 
 
@@ -88,30 +90,23 @@ def encode(simulation: Simulation, *, node: str | None = None) -> bytes:
     node : str, optional
         Who computed it, where that isn't `Simulation.node`.
     """
-    sweeps = simulation.gpu_sweep, simulation.seq_sweep
-    profile = {name: _profile_scalar(simulation, source) for name, source in REPEATS.items()}
-    parts = (
-        json.dumps({"model": simulation.description, "inputs": simulation.config.to_dict()}),
-        json.dumps(simulation.outputs()),
-        *(_sweep_text(sweep, kind) for sweep, kind in zip(sweeps, SWEEPS.values(), strict=True)),
-        json.dumps(profile),
-        json.dumps(
-            {
-                "steps": sum(len(sweep.x) for sweep in sweeps),
-                "node": simulation.node if node is None else node,
-                "compute_ms": simulation.compute_ms,
-            }
-        ),
+    gpus, seqs = simulation.gpu_sweep, simulation.seq_sweep
+    values = simulation.__dict__ | simulation.config.__dict__
+    profile = dict.fromkeys(SWEEPS) | {name: values[source] for name, source in REPEATS.items()}
+    text = json.dumps(
+        {
+            "model": simulation.description,
+            "inputs": simulation.config.to_dict(),
+            "outputs": {name: values[name] for name in OUTPUT_NAMES},
+            "profile": profile,
+            "steps": len(gpus.x) + len(seqs.x),
+            "node": simulation.node if node is None else node,
+            "compute_ms": simulation.compute_ms,
+        }
     )
-    head, outputs, gpus, seqs, scalars, tail = parts
-    return (
-        f'{head[:-1]}, "outputs": {outputs}, "profile": {{"mem_vs_gpus": {gpus}, '
-        f'"mem_vs_seq": {seqs}, {scalars[1:]}, {tail[1:]}'
-    ).encode()
-
-
-def _profile_scalar(simulation: Simulation, source: str) -> Any:
-    return getattr(simulation.config if source in FIELDS else simulation, source)
+    # No text value can hold the gap: its quotes would be escaped.
+    head, tail = text.split(_GAP)
+    return f"{head}{_sweep_text(gpus, int)}{_BETWEEN}{_sweep_text(seqs, float)}{tail}".encode()
 
 
 def _sweep_text(sweep: Sweep, kind: type) -> str:
