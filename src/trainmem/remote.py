@@ -196,8 +196,7 @@ class AsyncClient:
         except httpx.TimeoutException:
             raise TimedOut(f"no answer from {self.host} in the time allowed") from None
         except httpx.TransportError as error:
-            why = _line(str(error)) or type(error).__name__
-            raise CannotConnect(f"cannot connect to {self.host}: {why}") from None
+            raise CannotConnect(f"cannot connect to {self.host}: {_cause(error)}") from None
         raise BadAnswer("redirect", f"more than {MAX_REDIRECTS} in a row")
 
 
@@ -393,6 +392,14 @@ def _message(data: bytes) -> str:
         if isinstance(words, str) and words.strip():
             return _line(words)
     return ""
+
+
+def _cause(error: BaseException) -> str:
+    """Return what lies at the bottom of an error, in words ("Connection refused")."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return _line(words) or type(error).__name__
 
 
 def _phrase(status: int) -> str:

@@ -133,10 +133,10 @@ def answer_schema() -> dict[str, Any]:
                 "type": "array",
                 "minItems": 2,
                 "maxItems": 2,
-                "prefixItems": [_kind_schema(kind), _kind_schema(float)],
+                "items": _kind_schema(float),
             },
         }
-        for name, kind in SWEEPS.items()
+        for name in SWEEPS
     }
     inputs = {
         name: {"type": "integer" if field.kind == "int" else "number"}
