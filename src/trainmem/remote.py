@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import ssl
 import threading
@@ -335,6 +336,8 @@ def _endpoint(base_url: str, path: str) -> httpx.URL:
         url = httpx.URL(base_url)
     except (httpx.InvalidURL, TypeError):
         raise refuse("is not an address") from None
+    if b"%" in url.netloc:  # what httpx makes of characters that no host has
+        raise refuse("is not an address")
     if url.scheme not in ("http", "https") or not url.host:
         raise refuse("must begin with http:// or https:// and name a host")
     if url.userinfo or url.query or url.fragment:
@@ -398,8 +401,10 @@ def _cause(error: BaseException) -> str:
     """Return what lies at the bottom of an error, in words ("Connection refused")."""
     while (below := error.__cause__ or error.__context__) is not None:
         error = below
-    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return _line(words) or type(error).__name__
+    number = error.errno if isinstance(error, OSError) else None
+    if number and number > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(number)
+    return _line(str(error)) or type(error).__name__
 
 
 def _phrase(status: int) -> str:

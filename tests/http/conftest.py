@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -129,8 +130,9 @@ Reply = Callable[[socket.socket], None]
 class Misbehaving:
     """A server whose n-th request meets the n-th reply, and all later ones the last."""
 
-    def __init__(self, *replies: Reply) -> None:
+    def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None) -> None:
         self.replies = replies
+        self.tls = tls
         self.requests: list[bytes] = []
         self.hung_up = threading.Event()
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -145,8 +147,14 @@ class Misbehaving:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(30)
+        if self.tls is not None:
+            try:
+                connection = self.tls.wrap_socket(connection, server_side=True)
+            except OSError:  # the client didn't like the certificate
+                connection.close()
+                return
         with connection:
-            connection.settimeout(30)
             try:
                 request = read_request(connection)
                 if not request:
@@ -187,8 +195,8 @@ def read_request(connection: socket.socket) -> bytes:
 def misbehaving() -> Iterator[Callable[..., Misbehaving]]:
     servers: list[Misbehaving] = []
 
-    def start(*replies: Reply) -> Misbehaving:
-        servers.append(Misbehaving(*replies))
+    def start(*replies: Reply, **options: Any) -> Misbehaving:
+        servers.append(Misbehaving(*replies, **options))
         return servers[-1]
 
     yield start
