@@ -53,10 +53,12 @@ def serving(workers: int) -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "--factory", "load:app"]
-    options = ["--app-dir", str(Path(__file__).parent), "--port", str(port)]
-    options += ["--workers", str(workers), "--no-access-log", "--log-level", "warning"]
-    process = subprocess.Popen([*command, *options])
+    code = (
+        "import uvicorn; from trainmem.server import UVICORN_OPTIONS as options\n"
+        f"uvicorn.run('load:app', app_dir={str(Path(__file__).parent)!r}, port={port}, "
+        f"workers={workers}, log_level='warning', **options)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
     try:
         pids: set[int] = set()
         deadline = time.monotonic() + 60

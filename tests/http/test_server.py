@@ -284,6 +284,20 @@ def test_settings_reach_the_workers_and_wide_binding_warns(tools: Any) -> None:
         assert "warning: listening on 0.0.0.0: whoever can reach this machine" in log
 
 
+def test_workers_answer_without_waiting_for_an_acknowledgement(tools: Any) -> None:
+    with tools.running(workers=2) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        seconds = []
+        for _ in range(30):
+            start = time.monotonic()
+            connection.request("POST", PATHS[0], "{}", JSON)
+            connection.getresponse().read()
+            seconds.append(time.monotonic() - start)
+        connection.close()
+    # Not a speed: each of them takes over 40 ms where Nagle's algorithm is on.
+    assert min(seconds) < 0.035
+
+
 def test_loopback_does_not_warn(server: Any) -> None:
     assert b"warning" not in b"".join(server.log)
 
