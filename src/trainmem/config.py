@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Final, Literal
@@ -283,7 +283,7 @@ class TrainingConfig:
 
     def to_dict(self) -> dict[str, Number]:
         """Return the ten inputs in the published order."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in FIELDS}
 
 
 def check_names(names: Iterable[object]) -> None:
@@ -382,12 +382,14 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a request body (no field is required)."""
     properties: dict[str, Any] = {}
     for field in FIELDS.values():
-        kind = "integer" if field.kind == "int" else "number"
+        kind: str | list[str] = "integer" if field.kind == "int" else "number"
         limits: dict[str, Any] = (
             {"enum": list(field.choices)}
             if field.choices
             else {"minimum": field.bounds[0], "maximum": field.bounds[1]}
         )
+        if field.choices == (0, 1):  # a switch, as in Field.validate
+            kind, limits = ["integer", "boolean"], {"enum": [0, 1, False, True]}
         properties[field.name] = {
             "type": kind,
             "title": field.label,
