@@ -16,15 +16,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from trainmem import FIELDS, preset, simulate
+from trainmem.config import write_capacity, write_gb
 from trainmem.drawing.placing import Places, Spot, spread
 from trainmem.drawing.style import (
     TOPS,
     axis_ticks,
     axis_top,
     write_binary,
-    write_capacity,
     write_count,
-    write_gb,
     write_tick,
 )
 from trainmem.drawing.sweeps import longest_sequence

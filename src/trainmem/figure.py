@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from matplotlib.figure import Figure
 
-from trainmem.config import grouped
+from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.drawing.budget import BAR, BudgetPanel
 from trainmem.drawing.lettering import font
 from trainmem.drawing.panel import Panel
@@ -23,8 +23,6 @@ from trainmem.drawing.style import (
     Theme,
     axis_top,
     theme_named,
-    write_capacity,
-    write_gb,
 )
 from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
 from trainmem.simulation import GB, Simulation

@@ -33,10 +33,13 @@ COUNTERS = """
 (() => {
   const urls = new Set();
   const create = URL.createObjectURL, revoke = URL.revokeObjectURL;
-  URL.createObjectURL = (blob) => { const url = create.call(URL, blob); urls.add(url); return url; };
+  URL.createObjectURL = (blob) => {
+    const url = create.call(URL, blob);
+    urls.add(url);
+    return url;
+  };
   URL.revokeObjectURL = (url) => { urls.delete(url); revoke.call(URL, url); };
   window.liveUrls = () => urls.size;
-  window.frames_shown = [];
 })();
 """
 
@@ -183,7 +186,9 @@ class Notebook:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.goto(f"{lab.url}/lab/tree/{name}?reset&token={TOKEN}")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        self.command("application:toggle-left-area", only_if=".jp-SideBar.lm-mod-left .lm-mod-current")
+        self.command(
+            "application:toggle-left-area", only_if=".jp-SideBar.lm-mod-left .lm-mod-current"
+        )
 
     def command(self, name: str, args: dict[str, Any] | None = None, only_if: str = "") -> None:
         if only_if and self.page.locator(only_if).count() == 0:
@@ -206,7 +211,8 @@ class Notebook:
     def alive(self, index: int = 0, timeout: float = 60_000) -> None:
         self.until(
             "(index) => { const root = document.querySelectorAll('.trainmem')[index];"
-            " return root?.dataset.status === 'live' && root.querySelector('img').naturalWidth > 0; }",
+            " return root?.dataset.status === 'live' &&"
+            " root.querySelector('img').naturalWidth > 0; }",
             index,
             timeout=timeout,
         )
@@ -219,10 +225,18 @@ class Notebook:
         return self.page.locator(".trainmem").first
 
     def box(self, label: str, index: int = 0) -> Any:
-        return self.page.locator(".trainmem").nth(index).locator(f"input[type=text][aria-label='{label}']")
+        return (
+            self.page.locator(".trainmem")
+            .nth(index)
+            .locator(f"input[type=text][aria-label='{label}']")
+        )
 
     def slider(self, label: str, index: int = 0) -> Any:
-        return self.page.locator(".trainmem").nth(index).locator(f"input[type=range][aria-label='{label}']")
+        return (
+            self.page.locator(".trainmem")
+            .nth(index)
+            .locator(f"input[type=range][aria-label='{label}']")
+        )
 
     def card(self, title: str, index: int = 0) -> str:
         cards = self.page.locator(".trainmem").nth(index).locator(".tm-cards > div")

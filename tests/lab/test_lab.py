@@ -275,14 +275,8 @@ def test_reopened_without_a_kernel(open_notebook: Open, lab: Lab, artifacts: Pat
     notebook = open_notebook(name=name)
     notebook.run()
     notebook.page.wait_for_timeout(1000)
-    notebook.command("settingeditor:open", only_if=".never")
     notebook.page.evaluate(
-        """async () => {
-          const panel = window.jupyterapp.shell.currentWidget;
-          await window.jupyterapp.commands.execute("@jupyter-widgets/jupyterlab-manager:saveWidgetState")
-            .catch(() => {});
-          await panel.context.save();
-        }"""
+        "async () => { await window.jupyterapp.shell.currentWidget.context.save(); }"
     )
     state = json.loads((lab.folder / name).read_text())["metadata"].get("widgets")
     notebook.page.close()

@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from trainmem.config import write_gb
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.placing import spread
-from trainmem.drawing.style import COLORS, TEXT, Theme, write_gb
+from trainmem.drawing.style import COLORS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["BAR", "BudgetPanel"]
