@@ -279,7 +279,8 @@ def test_reopened_without_a_kernel(open_notebook: Open, lab: Lab, artifacts: Pat
     notebook.page.evaluate(
         """async () => {
           const panel = window.jupyterapp.shell.currentWidget;
-          await window.jupyterapp.commands.execute("@jupyter-widgets/jupyterlab-manager:saveWidgetState")
+          await window.jupyterapp.commands
+            .execute("@jupyter-widgets/jupyterlab-manager:saveWidgetState")
             .catch(() => {});
           await panel.context.save();
         }"""
