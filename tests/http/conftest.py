@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
+DATA = Path(__file__).parents[1] / "data"
 
 
 def free_port() -> int:
@@ -121,7 +121,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def published() -> dict[str, Any]:
-    return json.loads((HERE / "published.json").read_text())
+    return json.loads((DATA / "api-response.json").read_text())
 
 
 Reply = Callable[[socket.socket], None]
