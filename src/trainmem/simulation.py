@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +32,7 @@ GPU_SWEEP: Final = (1, 2048)
 SEQ_SWEEP: Final = (512, 131_072)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Sweep:
     """Memory per GPU along one input.
 
@@ -152,15 +152,20 @@ class Simulation(Outputs):
         How long that took.
     model : MemoryModel or None
         The model, for further questions; None for an answer from elsewhere.
+
+    Notes
+    -----
+    Two simulations are equal where the request, the model's description and the result are:
+    who computed it and how fast doesn't matter.
     """
 
     config: TrainingConfig
     components: Components
-    gpu_sweep: Sweep
-    seq_sweep: Sweep
+    gpu_sweep: Sweep = field(repr=False, compare=False)
+    seq_sweep: Sweep = field(repr=False, compare=False)
     description: str
-    node: str
-    compute_ms: float
+    node: str = field(compare=False)
+    compute_ms: float = field(compare=False)
     model: MemoryModel | None = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -198,6 +203,9 @@ class Simulation(Outputs):
 
     @cached_property
     def _case(self) -> Case:
+        if self.model is None:  # what checkpointing would free is for the model to say: left out
+            capacity = self.gpu_capacity_gb * GB
+            return Case(self.config, self.components, capacity, self.min_gpus_to_fit, 0.0)
         return _case(self._model, self.config, self.components, self.min_gpus_to_fit)
 
     @property
@@ -218,6 +226,11 @@ class Simulation(Outputs):
     def banner(self) -> str:
         """The result in a sentence or two, to follow "Fits" or "Out of memory"."""
         return banner(self._case)
+
+    def at(self, **changes: float) -> float:
+        """Return the GB per GPU, unrounded, with some inputs changed."""
+        need = self._model.components(self.config.replace(**changes))
+        return float(need.total) / GB
 
     @cached_property
     def longest_sequence(self) -> int | None:
@@ -253,16 +266,15 @@ class Simulation(Outputs):
         candidates.append(("num_gpus", gpus, f"{grouped(gpus or 0)} GPUs"))
         candidates.append(("micro_batch", batch, f"micro batch {grouped(batch or 0)}"))
         candidates.append(("seq_length", length, f"sequence {grouped(length or 0)}"))
-        candidates += [
-            ("gpu_memory_gb", gpu.nominal_gb, f"{gpu.name} · {gpu.nominal_gb:g} GB") for gpu in GPUS
-        ]
+        candidates += [("gpu_memory_gb", gpu.nominal_gb, gpu.label) for gpu in GPUS]
         found: dict[str, Fix] = {}
         for name, value, label in candidates:
             if value is None or name in found or value == getattr(config, name):
                 continue
-            total = _total_if_fits(self._model, config.replace(**{name: value}))
-            if total is not None:
-                found[name] = Fix(name, value, label, round(total / GB, 3))
+            changed = config.replace(**{name: value})
+            total = float(self._model.components(changed).total)
+            if total <= self._model.capacity_bytes(changed):
+                found[name] = Fix(name, getattr(changed, name), label, round(total / GB, 3))
         return list(found.values())
 
     def plot(self, theme: str = "light", *, size: tuple[float, float] = (9.0, 4.2)) -> Figure:
@@ -298,15 +310,7 @@ def simulate(
         Where `config` isn't a `TrainingConfig`.
     """
     start = time.perf_counter()
-    if config is None:
-        config = TrainingConfig.from_mapping(changes)
-    elif not isinstance(config, TrainingConfig):
-        raise TypeError(
-            f"config must be a TrainingConfig, not {type(config).__name__}; "
-            "pass a dict as simulate(**values)"
-        )
-    elif changes:
-        config = config.replace(**changes)
+    config = resolve(config, changes)
     need = model.components(config)
     capacity = model.capacity_bytes(config)
     min_gpus = smallest_num_gpus(model, config)
@@ -322,7 +326,7 @@ def simulate(
         model_states_per_gpu_gb=round(need.states / GB, 3),
         activations_per_gpu_gb=round(need.activations / GB, 3),
         per_gpu_total_gb=round(need.total / GB, 3),
-        gpu_capacity_gb=capacity / GB,
+        gpu_capacity_gb=round(capacity / GB, 3),
         utilization_percent=round(100 * need.total / capacity, 1),
         fits=case.fits,
         bytes_per_param=per_param,
@@ -344,6 +348,18 @@ def simulate(
         compute_ms=round((time.perf_counter() - start) * 1e3, 3),
         model=model,
     )
+
+
+def resolve(config: TrainingConfig | None, changes: Mapping[str, object]) -> TrainingConfig:
+    """Return `config`, or the defaults, with `changes`; raises as `simulate` does."""
+    if config is None:
+        return TrainingConfig.from_mapping(changes)
+    if not isinstance(config, TrainingConfig):
+        raise TypeError(
+            f"config must be a TrainingConfig, not {type(config).__name__}; "
+            "pass a dict as simulate(**values)"
+        )
+    return config.replace(**changes) if changes else config
 
 
 @lru_cache(maxsize=256)
@@ -371,11 +387,6 @@ def _case(
         checkpointed = model.components(config.replace(grad_ckpt=1)).total
         frees = max(0.0, float(need.total - checkpointed))
     return Case(config, need, model.capacity_bytes(config), min_gpus, frees)
-
-
-def _total_if_fits(model: MemoryModel, config: TrainingConfig) -> float | None:
-    total = float(model.components(config).total)
-    return total if total <= model.capacity_bytes(config) else None
 
 
 @lru_cache(maxsize=1)
