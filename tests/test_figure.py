@@ -178,7 +178,8 @@ def test_budget_stacks_the_components_up_to_the_capacity():
         base += part.get_height()
     assert budget.free.get_y() == pytest.approx(base)
     assert budget.free.get_y() + budget.free.get_height() == pytest.approx(80)
-    assert budget.free.get_hatch()  # colour isn't the only signal
+    assert np.nanmin(budget.hatching.get_ydata()) == pytest.approx(base)  # not by colour alone
+    assert np.nanmax(budget.hatching.get_ydata()) == pytest.approx(80)
 
 
 def test_out_of_memory_shows_what_is_missing_and_no_free_memory():
@@ -189,6 +190,7 @@ def test_out_of_memory_shows_what_is_missing_and_no_free_memory():
     words = [words for words, _ in labels(gpus)]
     assert words == ["80 GB capacity", "77.7 GB\nshort", "activation floor 141.7 GB"]
     assert budget.free.get_height() == 0
+    assert len(budget.hatching.get_ydata()) == 0
     assert not any(words.startswith("free") for words, _ in labels(budget))
 
 
