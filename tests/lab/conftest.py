@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,16 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 TOKEN = "only-on-loopback"
 
@@ -44,30 +33,11 @@ COUNTERS = """
 """
 
 
-def missing(what: str) -> None:
-    """Fail where everything must be there, else skip."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is missing, and CI must have it")
-    pytest.skip(f"{what} is missing")
-
-
 @pytest.fixture(scope="session")
 def artifacts() -> Path:
     folder = Path(__file__).parents[2] / "artifacts"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        missing("Chromium")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
-        yield launched
-        launched.close()
 
 
 class Lab:
@@ -166,11 +136,7 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    if shutil.which("jupyter") is None:
-        try:
-            import jupyterlab  # noqa: F401
-        except ImportError:
-            missing("JupyterLab")
+    pytest.importorskip("jupyterlab")
     server = Lab(tmp_path_factory.mktemp("lab"))
     yield server
     server.close()
