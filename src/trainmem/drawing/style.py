@@ -91,7 +91,9 @@ def write_gb(gb: float) -> str:
         return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
     if gb >= 9999.95:
         return grouped(round(gb))
-    return f"{gb:.1f}" if gb >= 0.05 or gb == 0 else f"{gb:.2g}"
+    if gb >= 0.05 or gb == 0:
+        return f"{gb:.1f}"
+    return f"{gb:.2g}" if gb >= 0.001 else "<0.001"
 
 
 SUPERSCRIPTS: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
