@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-
 from tests.conftest import CHROMIUM_ARGS
 from tests.lab.conftest import Lab, Notebook
 
