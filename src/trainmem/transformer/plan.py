@@ -87,6 +87,7 @@ OPTIONS: dict[str, Option] = {
                "Which states it keeps and what its step allocates.",
                TORCH,
                (("adamw", "AdamW, fused"), ("adamw_foreach", "AdamW, foreach"),
+                ("adamw_forloop", "AdamW, one parameter at a time"),
                 ("sgd", "SGD without momentum"), ("sgd_momentum", "SGD with momentum"),
                 ("adam8bit", "8-bit AdamW (bitsandbytes)"))),
         Option("attention", "flash", "Attention kernel",
@@ -97,8 +98,10 @@ OPTIONS: dict[str, Option] = {
                "How logits become a loss: whole fp32 logits, one chunk of tokens at a time "
                "(recomputed in backward), or fused with the head so that gradients come in forward.",
                f"{HF}, loss_utils.py; Liger-Kernel, fused_linear_cross_entropy.py",
-               (("transformers", "full fp32 logits"), ("chunked", "chunks of 1024 tokens"),
+               (("transformers", "full fp32 logits"), ("chunked", "a chunk of tokens at a time"),
                 ("fused", "fused linear cross entropy"))),
+        Option("loss_chunk", 1024, "Loss chunk", "Tokens in one chunk of the chunked loss head.",
+               "torchtune, linear_cross_entropy.py", bounds=(1, 2**20)),
         Option("checkpointing", "full", "Activation checkpointing",
                "Keep only each layer's input and recompute the layer in backward.",
                "torch.utils.checkpoint, non-reentrant", (("none", "none"), ("full", "every layer"))),
@@ -141,6 +144,7 @@ class Plan:
     optimizer: str = "adamw"
     attention: str = "flash"
     loss_head: str = "transformers"
+    loss_chunk: int = 1024
     checkpointing: str = "full"
     accumulation: int = 1
     no_sync: bool = False

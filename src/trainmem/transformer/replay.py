@@ -194,7 +194,7 @@ class Graph:
         """Run `rows`; a name dies after the last row that mentions it, unless kept by the caller."""
         last: dict[str, int] = {}
         for i, row in enumerate(rows):
-            for name in (row.out, *row.ins.split()):
+            for name in (*row.out.split(), *row.ins.split()):
                 last[name] = i
         dying: dict[int, list[str]] = {}
         for name, i in last.items():

@@ -238,14 +238,16 @@ class Step:
         self.reduced = ("gather", params, self.reduce_unit)
         self.emit(self.reduced, 1, GRADIENTS)
         whole: list[SizeKey] = [("", rows + cols, unit) for rows, cols in params]
-        for key in whole[:-1]:
+        held = [] if self.s.alone else [whole.pop()]
+        for key in whole:
             self.emit(key, -1, GRADIENTS)
         shard: SizeKey = ("shard", params, self.reduce_unit)
         self.emit(shard, 1, GRADIENTS)
         if self.reduce_unit != self.grad_unit:
             self.emit(("shard", params, self.grad_unit), 1, GRADIENTS)
             self.emit(shard, -1, GRADIENTS)
-        self.emit(whole[-1], -1, GRADIENTS)
+        for key in held:
+            self.emit(key, -1, GRADIENTS)
         if add:
             self.emit(("shard", params, self.grad_unit), -1, GRADIENTS)
 
