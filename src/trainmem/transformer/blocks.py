@@ -44,7 +44,11 @@ def rotary(x: str, out: str) -> Table:
 
 
 def attention(kernel: str, grouped: bool, gpt2: bool = False, drop: bool = False) -> Table:
-    """From q, k, v to the output `a`: `flash`, `efficient` (PyTorch's for fp32) or `eager`."""
+    """From q, k, v to the output `a`.
+
+    `flash`; `efficient` and `math`, which PyTorch takes for fp32 (the second, quadratic, where key
+    and value heads are fewer: no fused kernel has both); or `eager`, as transformers writes it.
+    """
     wide: Table = ()
     k, v = "k", "v"
     if grouped and kernel != "flash":
@@ -55,6 +59,22 @@ def attention(kernel: str, grouped: bool, gpt2: bool = False, drop: bool = False
     if kernel == "efficient":
         return (*wide, R("a", "efficient", f"q {k} {v}"))
     score = "bass"  # one number per sequence, head and pair of tokens
+    if kernel == "math":
+        return (
+            R("qs", "scale", "q"),
+            R("ones", "fixed", dims="ss:1"),
+            R("tril", "fixed", "ones", dims="ss:1"),
+            R("bias", "fixed", "tril", dims="ss:4"),
+            *wide,
+            R("ks", "scale", k),
+            R("qc", "copy", "qs"),
+            R("sc", "batched", "qc ks", dims=score),
+            R("mk", "add", "sc bias"),
+            R("pr", "softmax", "mk"),
+            R("ao", "batched", f"pr {v}", dims="bsq"),
+            R("", "end", f"{k} qs bias"),
+            R("a", "relayout", "ao"),
+        )
     return (
         *wide,
         R("kl", "operand", k),
@@ -86,14 +106,13 @@ def llama_layer(kernel: str, grouped: bool, qk_norm: bool) -> Table:
     if qk_norm:
         rows += [
             R("qp", "linear", "y", "q", "bsq"),
-            R("qv", "same", "qp"),
-            *rms_norm("qv", "qn", "q_norm", stat="bsa"),
+            R("qv", "heads", "qp"),
+            *rms_norm("qv", "q0", "q_norm", stat="bsa"),
             R("", "end", "qp qv"),
-            R("q0", "heads", "qn"),
             R("kp", "linear", "y", "k", "bsk"),
-            *rms_norm("kp", "kn", "k_norm", stat="bsg"),
-            R("", "end", "kp"),
-            R("k0", "heads", "kn"),
+            R("kv", "heads", "kp"),
+            *rms_norm("kv", "k0", "k_norm", stat="bsg"),
+            R("", "end", "kp kv"),
         ]
     else:
         rows += [

@@ -51,6 +51,13 @@ class Program:
     rows: NDArray[np.int64]
     alive: Floats
 
+    def highest(self, totals: Floats) -> int:
+        """Row of the peak; of equal ones the first in the last micro batch."""
+        rows = np.flatnonzero(totals >= totals.max())
+        segments = np.searchsorted(self.start, self.rows[rows], side="right") - 1
+        final = [self.segments[i].phase != "other" for i in segments]
+        return int(rows[int(np.argmax(final))])
+
     def composition(self, row: int) -> Floats:
         """Blocks of each kind and size alive after event `rows[row]`, shape (kinds, sizes)."""
         n = int(self.rows[row]) + 1
@@ -123,13 +130,14 @@ def block_bytes(
 ) -> Floats:
     """Bytes of each symbolic size, shape (sizes, configurations), rounded as the allocator does."""
     d = architecture.head_dim
+    columns = 32 if d <= 128 else 64
     dims: dict[str, Any] = {
         **architecture.dims,
         "b": b,
         "s": s,
         "R": -(-s // 128) * 128,
         "E": -(-s // 32) * 32,
-        "C": -(-d // 32) * 32 + 1,
+        "C": -(-d // columns) * columns + 1,
     }
     out = np.empty((len(sizes), *np.shape(b)))
 
@@ -249,7 +257,7 @@ def peak(architecture: Architecture, plan: Plan) -> Result:
         np.float64(plan.num_gpus),
     )
     totals = program.alive @ sizes
-    row = int(np.argmax(totals))
+    row = program.highest(totals)
     by_kind = program.composition(row) @ sizes
     phases: dict[str, int] = {}
     segment_of_row = np.searchsorted(program.start, program.rows[row], side="right") - 1

@@ -153,6 +153,7 @@ class Step:
         return master + {
             "adamw": (unit, unit, 0),
             "adamw_foreach": (unit, unit),
+            "adamw_forloop": (unit, unit),
             "sgd": (),
             "sgd_momentum": (unit,),
             "adam8bit": (1, 1),
@@ -296,15 +297,28 @@ class Step:
     def optimizer(self) -> None:
         """Temporaries of the step, then the gradients go (unless kept)."""
         s = self.s
-        tables: tuple[tuple[Parameters, int], ...] = ((self.layer, s.num_layers), (dict(s.root), 1))
-        if s.precision == "bf16_master":
-            for parameters, _ in tables[::-1]:
-                for p in parameters.values():
-                    self.emit(self.at_rest((p,), 4), 1, TEMPORARY)
-                    self.emit(self.at_rest((p,), 4), -1, TEMPORARY)
-        if s.optimizer == "adamw_foreach":
+        root = dict(s.root)
+        first = [root.pop(name) for name in ("embed", "position") if name in root]
+        layer = list(self.layer.values())
+        one_by_one = [*first, *layer * min(s.num_layers, 2), *root.values()]
+        if s.precision == "bf16_master":  # an fp32 copy of one gradient at a time
+            for p in one_by_one:
+                self.emit(self.at_rest((p,), 4), 1, TEMPORARY)
+                self.emit(self.at_rest((p,), 4), -1, TEMPORARY)
+        if s.optimizer == "adamw_forloop":  # sqrt and its quotient, which lives to the next one's
+            previous: SizeKey | None = None
+            for p in one_by_one:
+                key = self.at_rest((p,), self.rest_unit)
+                self.emit(key, 2, TEMPORARY)
+                self.emit(key, -1, TEMPORARY)
+                if previous:
+                    self.emit(previous, -1, TEMPORARY)
+                previous = key
+            if previous:
+                self.emit(previous, -1, TEMPORARY)
+        if s.optimizer == "adamw_foreach":  # the square roots of all second moments at once
             for sign in (1, -1):
-                for parameters, count in tables:
+                for parameters, count in ((self.layer, s.num_layers), (dict(s.root), 1)):
                     for p in parameters.values():
                         self.emit(self.at_rest((p,), self.rest_unit), sign * count, TEMPORARY)
         if not s.keep:
@@ -481,9 +495,11 @@ class Micro:
 
     @property
     def kernel(self) -> str:
-        """Attention kernel: PyTorch takes the memory-efficient one where flash has no fp32."""
+        """Attention kernel: flash has no fp32, and no fused fp32 kernel has grouped heads."""
         s = self.step.s
-        return "efficient" if s.attention == "flash" and s.precision == "fp32" else s.attention
+        if s.attention == "flash" and s.precision == "fp32":
+            return "math" if s.grouped else "efficient"
+        return s.attention
 
     def fake(self, dims: str, unit: int) -> Storage:
         """A storage whose birth is written elsewhere (by the block before)."""
