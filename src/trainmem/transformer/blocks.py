@@ -238,3 +238,20 @@ LOSS: Table = (
     R("LOSS", "nll_loss", "lp labels"),
     R("", "end", "lf pad"),
 )
+
+#: Labels, shifted by one token.
+LABELS: Table = (
+    R("pad", "fixed", dims="bs:8"),
+    R("LABELS", "fixed", "pad", dims="bs:8"),
+)
+
+
+def chunk(letter: str) -> Table:
+    """Head and cross entropy of one chunk of tokens, `letter` of them."""
+    return (
+        R("lo", "linear", "H", "head", letter + "V"),
+        R("lf", "float", "lo"),
+        R("lp", "log_softmax", "lf"),
+        R("LOSS", "nll_loss", "lp L"),
+        R("", "end", "lf"),
+    )

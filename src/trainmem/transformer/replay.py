@@ -219,7 +219,7 @@ class Graph:
     def new(self, dims: str, unit: int, kind: int | None = None) -> Storage:
         """Allocate a forward or backward tensor; anything as wide as the vocabulary is the loss's."""
         if kind is None:
-            kind = LOGITS if "V" in dims and "b" in dims else TEMPORARY
+            kind = LOGITS if "V" in dims and "h" not in dims else TEMPORARY
         return self.tape.alloc(dims, unit, kind)
 
     def make(self, dims: str, unit: int, needs: bool = True) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -88,7 +89,9 @@ def compile_structure(structure: Structure) -> Program:
     return Program(sizes, segments, size, count, kind, np.array(start), rows, alive[rows])
 
 
-def structure_of(architecture: Architecture, plan: Plan, alone: bool) -> Structure:
+def structure_of(
+    architecture: Architecture, plan: Plan, alone: bool, chunks: int = 1
+) -> Structure:
     """What of an architecture and a plan decides the order of events.
 
     Raises
@@ -115,6 +118,7 @@ def structure_of(architecture: Architecture, plan: Plan, alone: bool) -> Structu
         optimizer=plan.optimizer,
         attention=plan.attention,
         loss_head=plan.loss_head,
+        chunks=chunks,
         checkpoint=plan.checkpointing == "full",
         micros=min(plan.accumulation, 3 if delayed else 2),
         no_sync=delayed and plan.sharding != "zero1",
@@ -125,18 +129,45 @@ def structure_of(architecture: Architecture, plan: Plan, alone: bool) -> Structu
     )
 
 
+def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
+    """Tokens in one chunk of the loss head, for `tokens` in all.
+
+    Fused: so that a chunk's logits are no larger than the hidden states, a power of two
+    (`fused_linear_cross_entropy_forward` in Liger-Kernel).
+    """
+    if plan.loss_head == "fused":
+        pieces = -(-architecture.vocab_size // architecture.hidden_dim)
+        return np.minimum(2.0 ** np.ceil(np.log2(np.ceil(tokens / pieces))), tokens)
+    if plan.loss_head == "chunked":
+        return np.minimum(float(plan.loss_chunk), tokens)
+    return tokens
+
+
 def block_bytes(
-    sizes: tuple[SizeKey, ...], architecture: Architecture, b: Any, s: Any, n: Any
+    sizes: tuple[SizeKey, ...],
+    architecture: Architecture,
+    plan: Plan,
+    b: Any,
+    s: Any,
+    n: Any,
 ) -> Floats:
     """Bytes of each symbolic size, shape (sizes, configurations), rounded as the allocator does."""
     d = architecture.head_dim
     columns = 32 if d <= 128 else 64
+    chunk = chunk_tokens(architecture, plan, b * s)
+    count = np.ceil(b * s / chunk)
+    last = b * s - (count - 1) * chunk
     dims: dict[str, Any] = {
         **architecture.dims,
         "b": b,
         "s": s,
         "R": -(-s // 128) * 128,
         "E": -(-s // 32) * 32,
+        "c": chunk,
+        "l": chunk,
+        "z": last,
+        "u": np.maximum(b * s - 2 * chunk - last, 0),
+        "m": np.maximum(count - 3, 0),
         "C": -(-d // columns) * columns + 1,
     }
     out = np.empty((len(sizes), *np.shape(b)))
@@ -234,8 +265,17 @@ class Timeline:
     explanation: str
 
 
-def _program(architecture: Architecture, plan: Plan, alone: bool) -> Program:
-    return compile_structure(structure_of(architecture, plan, alone))
+def _program(architecture: Architecture, plan: Plan, alone: bool, chunks: int) -> Program:
+    return compile_structure(structure_of(architecture, plan, alone, chunks))
+
+
+def _one(architecture: Architecture, plan: Plan) -> tuple[Program, Floats]:
+    """The program of one configuration and the bytes of its blocks."""
+    check_length(architecture, np.asarray(plan.seq_length))
+    b, s, n = (np.float64(v) for v in (plan.micro_batch, plan.seq_length, plan.num_gpus))
+    chunks = int(np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3))
+    program = _program(architecture, plan, plan.num_gpus == 1, chunks)
+    return program, block_bytes(program.sizes, architecture, plan, b, s, n)
 
 
 def peak(architecture: Architecture, plan: Plan) -> Result:
@@ -247,15 +287,7 @@ def peak(architecture: Architecture, plan: Plan) -> Result:
         For a combination of model and plan that is not covered, or a sequence that the model
         cannot take.
     """
-    check_length(architecture, np.asarray(plan.seq_length))
-    program = _program(architecture, plan, plan.num_gpus == 1)
-    sizes = block_bytes(
-        program.sizes,
-        architecture,
-        np.float64(plan.micro_batch),
-        np.float64(plan.seq_length),
-        np.float64(plan.num_gpus),
-    )
+    program, sizes = _one(architecture, plan)
     totals = program.alive @ sizes
     row = program.highest(totals)
     by_kind = program.composition(row) @ sizes
@@ -358,11 +390,12 @@ def peaks(
     shape = n.shape
     n, s, b = (np.ascontiguousarray(x).ravel() for x in (n, s, b))
     out = np.zeros((len(COMPONENTS), n.size))
-    for alone in (True, False):
-        where = np.flatnonzero((n == 1) == alone)
+    pieces = np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3)
+    for alone, chunks in itertools.product((True, False), (1, 2, 3)):
+        where = np.flatnonzero(((n == 1) == alone) & (pieces == chunks))
         if where.size:
-            program = _program(architecture, plan, alone)
-            sizes = block_bytes(program.sizes, architecture, b[where], s[where], n[where])
+            program = _program(architecture, plan, alone, chunks)
+            sizes = block_bytes(program.sizes, architecture, plan, b[where], s[where], n[where])
             rows = np.argmax(program.alive @ sizes, axis=0)
             for row in np.unique(rows):
                 here = rows == row
@@ -374,15 +407,7 @@ def peaks(
 
 def timeline(architecture: Architecture, plan: Plan) -> Timeline:
     """One step over time, every layer written out."""
-    check_length(architecture, np.asarray(plan.seq_length))
-    program = _program(architecture, plan, plan.num_gpus == 1)
-    sizes = block_bytes(
-        program.sizes,
-        architecture,
-        np.float64(plan.micro_batch),
-        np.float64(plan.seq_length),
-        np.float64(plan.num_gpus),
-    )
+    program, sizes = _one(architecture, plan)
     parts, boundaries, labels, phases, at = [], [], [], [], 0
     for segment in program.segments:
         events = np.array(segment.events, dtype=np.int64).reshape(-1, 3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainmem.transformer import blocks
+from trainmem.transformer import blocks, heads
 from trainmem.transformer.ops import OPS
 from trainmem.transformer.replay import (
     GATHERED,
@@ -59,6 +59,7 @@ class Structure:
     optimizer: str
     attention: str
     loss_head: str
+    chunks: int
     checkpoint: bool
     micros: int
     no_sync: bool
@@ -337,6 +338,8 @@ class Micro:
     accumulate: bool
     last: bool
     pending: Storage | None = None
+    arrived: int = 0
+    made: tuple[Storage, Storage] | None = None
 
     def graph(self, parameters: Parameters, save: bool = True, recompute: bool = False) -> Graph:
         """A block's mini-autograd, collecting weight gradients as this micro batch does."""
@@ -348,18 +351,20 @@ class Micro:
     def collect(self, name: str, g: Storage) -> None:
         """A weight's gradient is ready.
 
-        Tied weights wait for the embedding's. Where a gradient of the same kind exists already, the
+        The head's waits for those of all its uses (chunks, a tied embedding), summed. Where a gradient of the same kind exists already, the
         new one is added to it and freed; FSDP's whole gradients stay until `post_backward`.
         """
         step, s, tape = self.step, self.step.s, self.step.tape
-        if s.tied and name in ("embed", "head.weight"):
-            if self.pending is None:
-                self.pending = g
+        if name == "head.weight" or (s.tied and name == "embed"):
+            self.arrived += 1
+            if self.pending is not None:
+                total = tape.alloc("Vh", step.weight_unit, GRADIENTS)
+                tape.drop(self.pending)
+                tape.drop(g)
+                g = total
+            self.pending = g
+            if self.arrived < heads.contributions(self):
                 return
-            total = tape.alloc("Vh", step.weight_unit, GRADIENTS)
-            tape.drop(self.pending)
-            tape.drop(g)
-            self.pending, g = None, total
         if s.fsdp:
             converts = step.reduce_unit != step.weight_unit
             adds = self.whole_exists and not converts
@@ -413,16 +418,25 @@ class Micro:
                 embed.forget(name)
         if not self.gpt2:  # the embedding's output was held by the model's own variable
             tape.events += after
-        head.run(blocks.LOSS[:1])
+        self.hidden = head.env["Y"]
         self.logits_at = len(head.nodes)
+        if s.loss_head == "transformers":
+            head.run(blocks.LOSS[:1])
+            self.logits_at = len(head.nodes)
+        elif s.loss_head == "chunked":
+            heads.chunks_forward(self)
+        else:
+            heads.fused_forward(self)
         if s.split and releases:
             step.reshard(self.head_group)
-        head.run(blocks.LOSS[1:])
+        if s.loss_head == "transformers":
+            head.run(blocks.LOSS[1:])
+        head.forget("Y")
         if releases and not s.split:
             step.reshard(self.head_group)
         step.free_buffer()
-        head.forget("LOGITS")
-        head.forget("Y")
+        if "LOGITS" in head.env:
+            head.forget("LOGITS")
         self.end_autocast()
         step.close("fwd", "final norm, logits and loss")
 
@@ -513,7 +527,8 @@ class Micro:
         regathers = s.sharding == "zero3"
         seed = tape.alloc("", 4, TEMPORARY)
         loss = self.head.env["LOSS"]
-        loss.grad = tape.hold(seed)
+        if s.loss_head == "transformers":
+            loss.grad = tape.hold(seed)
         if regathers and not s.split:
             step.gather(self.head_group)
             self.pre_backward(self.head_group, step.layer)
@@ -521,6 +536,10 @@ class Micro:
         if regathers and s.split:
             step.gather(self.head_group)
             self.pre_backward(self.head_group, step.layer)
+        if s.loss_head == "chunked":
+            heads.chunks_backward(self)
+        elif s.loss_head == "fused":
+            heads.fused_backward(self)
         self.head.backward()
         if s.split:
             step.post_backward(self.head_group, self)
@@ -558,10 +577,11 @@ class Micro:
         return name if self.last else "other"
 
     def close_loss(self) -> None:
-        """End the loss where the last logits-sized tensor dies."""
+        """End the loss where the last logits-sized tensor dies; without any, it is over at once."""
         step = self.step
         events = step.tape.events
-        cut = max(i for i, e in enumerate(events) if e[2] == LOGITS and e[1] < 0) + 1
+        ends = [i for i, e in enumerate(events) if e[2] == LOGITS and e[1] < 0]
+        cut = max(ends, default=0) + 1
         step.tape.events = events[:cut]
         step.close(self.phase("loss"), "loss backward")
         step.tape.events = events[cut:]
