@@ -91,7 +91,9 @@ class Architecture:
         if self.family == "gpt2" and (
             self.num_kv_heads != self.num_heads or self.num_heads * self.head_dim != self.hidden_dim
         ):
-            raise ValueError("gpt2 needs num_kv_heads = num_heads and num_heads × head_dim = hidden_dim")
+            raise ValueError(
+                "gpt2 needs num_kv_heads = num_heads and num_heads × head_dim = hidden_dim"
+            )
 
     @property
     def dims(self) -> dict[str, int]:

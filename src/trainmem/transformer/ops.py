@@ -12,7 +12,6 @@ from collections.abc import Callable
 from trainmem.transformer.replay import TEMPORARY, Grads, Graph, Row, Storage, Value
 
 
-
 def passing(graph: Graph, row: Row) -> None:
     """`x + constant`: the gradient passes through."""
     x = graph.env[row.ins]

@@ -175,6 +175,10 @@ def _conflicts(plan: Plan) -> tuple[tuple[bool, str], ...]:
             f"sharding 'none' is for one GPU, got num_gpus {plan.num_gpus}; use 'ddp' or 'zero1' to 'zero3'",
         ),
         (
+            plan.sharding == "ddp" and plan.num_gpus == 1,
+            "sharding 'ddp' needs num_gpus of 2 or more, got 1; use 'none'",
+        ),
+        (
             plan.precision == "mixed" and not fsdp,
             "precision 'mixed' is FSDP2's and needs sharding 'zero1', 'zero2' or 'zero3'; "
             f"with sharding {plan.sharding!r} use 'amp' or 'bf16_master'",

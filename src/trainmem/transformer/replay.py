@@ -32,7 +32,7 @@ WEIGHTS, GRADIENTS, OPTIMIZER, GATHERED, SAVED, RECOMPUTED, LOGITS, TEMPORARY = 
 #: One parameter tensor: (dimension 0, the other dimensions), e.g. ``("q", "h")``.
 Parameter = tuple[str, str]
 #: What a size is computed from: ("", dims, bytes) or ("shard" | "gather", parameters, bytes).
-SizeKey = tuple[str, str | tuple[Parameter, ...], int]
+SizeKey = tuple[str, str | tuple[Parameter, ...], float]
 #: One event: [index of the size, +1 or -1 (or more for many layers at once), kind].
 Event = list[int]
 
@@ -57,7 +57,7 @@ class Tape:
         self.sizes: dict[SizeKey, int] = {}
         self.events: list[Event] = []
 
-    def alloc(self, dims: str, unit: int, kind: int, count: int = 1) -> Storage:
+    def alloc(self, dims: str, unit: float, kind: int, count: int = 1) -> Storage:
         """Allocate `dims` elements of `unit` bytes (`count` such blocks, freed together)."""
         return self.alloc_key(("", dims, unit), kind, count)
 
@@ -336,7 +336,9 @@ class Graph:
             self.tape.drop(storage)
         node.saved.clear()
 
-    def fit(self, value: Value, g: Storage, dims: str, unit: int) -> tuple[Value, Storage, str, int]:
+    def fit(
+        self, value: Value, g: Storage, dims: str, unit: int
+    ) -> tuple[Value, Storage, str, int]:
         """Sum a gradient to its tensor's shape and type (`validate_outputs` in PyTorch)."""
         for changed, new_dims, new_unit in (
             (dims != value.dims, value.dims, unit),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -89,9 +89,7 @@ def compile_structure(structure: Structure) -> Program:
     return Program(sizes, segments, size, count, kind, np.array(start), rows, alive[rows])
 
 
-def structure_of(
-    architecture: Architecture, plan: Plan, alone: bool, chunks: int = 1
-) -> Structure:
+def structure_of(architecture: Architecture, plan: Plan, alone: bool, chunks: int = 1) -> Structure:
     """What of an architecture and a plan decides the order of events.
 
     Raises
@@ -349,6 +347,15 @@ def check_length(architecture: Architecture, seq_length: NDArray[Any]) -> None:
         )
 
 
+def plan_for(plan: Plan, alone: bool) -> Plan:
+    """Replicas are alone on one GPU and DDP on more: the plan of that number of GPUs."""
+    if plan.fsdp or alone == (plan.sharding == "none"):
+        return plan
+    if alone:
+        return replace(plan, sharding="none", num_gpus=1, no_sync=False)
+    return replace(plan, sharding="ddp", num_gpus=2)
+
+
 def peaks(
     architecture: Architecture,
     plan: Plan,
@@ -363,8 +370,8 @@ def peaks(
     Parameters
     ----------
     architecture, plan
-        The model and everything not given as an array. With more than one GPU, sharding `none`
-        means `ddp`.
+        The model and everything not given as an array. Sharding `none` becomes `ddp` where there
+        is more than one GPU, and the reverse.
     num_gpus, seq_length, micro_batch
         Arrays, or None for the plan's value.
     limit_length
@@ -394,7 +401,7 @@ def peaks(
     for alone, chunks in itertools.product((True, False), (1, 2, 3)):
         where = np.flatnonzero(((n == 1) == alone) & (pieces == chunks))
         if where.size:
-            program = _program(architecture, plan, alone, chunks)
+            program = _program(architecture, plan_for(plan, alone), alone, chunks)
             sizes = block_bytes(program.sizes, architecture, plan, b[where], s[where], n[where])
             rows = np.argmax(program.alive @ sizes, axis=0)
             for row in np.unique(rows):

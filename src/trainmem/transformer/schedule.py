@@ -114,7 +114,9 @@ class Step:
         size = self.tape.sizes.setdefault(key, len(self.tape.sizes))
         self.tape.events.append([size, count, kind])
 
-    def close(self, phase: str, label: str, times: int = 1, layers: tuple[int, int] = (0, 0)) -> None:
+    def close(
+        self, phase: str, label: str, times: int = 1, layers: tuple[int, int] = (0, 0)
+    ) -> None:
         """Turn the events written since the last segment into one."""
         self.segments.append(Segment(phase, label, self.tape.events, times, layers))
         self.tape.events = []
@@ -140,25 +142,28 @@ class Step:
         self.emit(("", "bs", 8), 1, TEMPORARY)
         self.close("states", "weights, optimizer states and tokens")
 
-    def at_rest(self, parameters: tuple[Parameter, ...], unit: int) -> SizeKey:
+    def at_rest(self, parameters: tuple[Parameter, ...], unit: float) -> SizeKey:
         """Size of a parameter (or its optimizer state) outside gathering."""
         if self.s.fsdp:
             return ("shard", parameters, unit)
         ((rows, cols),) = parameters
         return ("", rows + cols, unit)
 
-    def optimizer_units(self) -> tuple[int, ...]:
+    def optimizer_units(self) -> tuple[float, ...]:
         """Bytes an element of each optimizer state; 0 stands for one scalar on the GPU."""
         master = (4,) if self.s.precision == "bf16_master" else ()
         unit = 4 if master else self.rest_unit
-        return master + {
-            "adamw": (unit, unit, 0),
-            "adamw_foreach": (unit, unit),
-            "adamw_forloop": (unit, unit),
-            "sgd": (),
-            "sgd_momentum": (unit,),
-            "adam8bit": (1, 1),
-        }[self.s.optimizer]
+        return (
+            master
+            + {
+                "adamw": (unit, unit, 0),
+                "adamw_foreach": (unit, unit),
+                "adamw_forloop": (unit, unit),
+                "sgd": (),
+                "sgd_momentum": (unit,),
+                "adam8bit": (1, 1, 4 / 256, 4 / 256),  # and an fp32 scale per block of 256
+            }[self.s.optimizer]
+        )
 
     def gradients_at_rest(self, sign: int) -> None:
         """Allocate or free the gradients as they stay between backward and optimizer."""
