@@ -18,31 +18,29 @@ if TYPE_CHECKING:
 
 def contributions(micro: Micro) -> int:
     """How many gradients of the head's weight the engine sums before it is ready."""
-    s = micro.step.s
-    each = s.loss_head == "chunked" and not micro.step.precision.autocast
+    s = micro.ledger.s
+    each = s.loss_head == "chunked" and not micro.ledger.precision.autocast
     return (len(chunk_letters(micro)) if each else 1) + s.tied
 
 
 # ---- chunked ----
 def chunks_forward(micro: Micro) -> None:
     """Run the head on chunk after chunk, keeping the hidden states and a loss each."""
-    step, head = micro.step, micro.head
+    ledger, head = micro.ledger, micro.head
     head.run(blocks.LABELS)
     micro.labels = head.env["LABELS"]
     losses: list[Value] = []
-    step.emit(("", "m", 512), 1, TEMPORARY)
+    ledger.emit(("", "m", 512), 1, TEMPORARY)
     for letter in chunk_letters(micro):
-        graph = micro.graph(step.root, save=False)
+        graph = micro.graph(ledger.named, save=False)
         graph.casts = head.casts
         run_chunk(micro, graph, letter)
         for name in ("Y", "LABELS"):
-            storage = head.env[name].storage
-            assert storage is not None
-            step.tape.hold(storage, SAVED)
+            ledger.tape.hold(head.env[name].storage, SAVED)
         losses.append(graph.take("LOSS"))
     for value in losses:
         head.release(value)
-    step.emit(("", "m", 512), -1, TEMPORARY)
+    ledger.emit(("", "m", 512), -1, TEMPORARY)
     head.bind("LOSS", head.make("", 4))
     head.forget("LABELS")
 
@@ -53,7 +51,7 @@ def chunk_letters(micro: Micro) -> str:
     Neither of the first two can stand for the other: in backward the second runs while the hidden
     states are alive, the first lets them go.
     """
-    return ("c", "cz", "ccz")[micro.step.s.chunks - 1]
+    return ("c", "cz", "ccz")[micro.ledger.s.chunks - 1]
 
 
 def run_chunk(micro: Micro, graph: Graph, letter: str) -> Value:
@@ -67,25 +65,20 @@ def run_chunk(micro: Micro, graph: Graph, letter: str) -> Value:
 
 def chunks_backward(micro: Micro) -> None:
     """Recompute and run backward the last chunk, then the first; join their gradients."""
-    step, tape, head = micro.step, micro.step.tape, micro.head
+    ledger, tape, head = micro.ledger, micro.ledger.tape, micro.head
     hidden = micro.hidden
     parts: list[Storage] = []
     summed: Storage | None = None
     for letter in reversed(chunk_letters(micro)):
-        graph = micro.graph(step.root, recompute=True)
+        graph = micro.graph(ledger.named, recompute=True)
         with tape.recording() as events:
             value = run_chunk(micro, graph, letter)
             cast = graph.casts.get("head.weight")
             graph.clear_casts()
             loss = graph.take("LOSS")
-            assert loss.storage is not None
             tape.drop(loss.storage)
-        frame = next(node for node in graph.nodes if node.saved)
-        for held in (hidden, micro.labels):
-            assert held.storage is not None
-            frame.saved.append(held.storage)
-        recomputed = events[: graph.last_save] + net(events[graph.last_save :], 1)
-        tape.events += recomputed
+        graph.keep_in_frame(hidden.storage, micro.labels.storage)
+        tape.events += graph.stopped_early(events)
         # Forward cast the weight once, so its gradients are summed before one cast back.
         node = next((node for node in graph.nodes if cast in node.outs), None)
         if cast and node:
@@ -98,15 +91,14 @@ def chunks_backward(micro: Micro) -> None:
             summed = cast.grad
             if len(parts) + 1 == len(chunk_letters(micro)):
                 graph.step(node)
-        assert value.grad is not None
-        parts.append(value.grad)
+        parts.append(value.gradient)
         if letter == "z":
-            step.emit(("", "uh", hidden.unit), 1, TEMPORARY)
+            ledger.emit(("", "uh", hidden.unit), 1, TEMPORARY)
     hidden.grad = head.new("bsh", hidden.unit)
     for part in parts:
         tape.drop(part)
     if len(parts) > 1:
-        step.emit(("", "uh", hidden.unit), -1, TEMPORARY)
+        ledger.emit(("", "uh", hidden.unit), -1, TEMPORARY)
 
 
 # ---- fused ----
@@ -116,16 +108,16 @@ def fused_forward(micro: Micro) -> None:
     Under autocast (or where types differ) nothing is done in place: the weight is cast, once for
     all and, transposed, once a chunk; two chunks show the difference.
     """
-    step, tape, head = micro.step, micro.step.tape, micro.head
-    unit = step.weight_unit
+    ledger, tape, head = micro.ledger, micro.ledger.tape, micro.head
+    unit = ledger.weight_unit
     head.run(blocks.LABELS)
     hidden = tape.alloc("bsh", unit, SAVED)
     weight = tape.alloc("Vh", unit, GRADIENTS)
     losses = tape.alloc("bs", 4, TEMPORARY)
-    if not step.precision.autocast:
+    if not ledger.precision.autocast:
         tape.drop(head.new("lV", unit))
     else:
-        for _ in range(min(step.s.chunks, 2)):
+        for _ in range(min(ledger.s.chunks, 2)):
             transposed, chunk = head.new("Vh", 2), head.new("lh", 2)
             logits = head.new("lV", 2)
             tape.drop(chunk)
@@ -143,7 +135,5 @@ def fused_forward(micro: Micro) -> None:
 
 def fused_backward(micro: Micro) -> None:
     """Hand out the gradients made in forward."""
-    assert micro.made is not None
     micro.hidden.grad, weight = micro.made
-    micro.made = None
     micro.collect("head.weight", weight)

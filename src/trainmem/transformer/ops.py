@@ -204,7 +204,6 @@ def layer_norm(graph: Graph, row: Row) -> None:
 def split(graph: Graph, row: Row) -> None:
     """Views of one product as q, k, v; their gradients are concatenated."""
     x = graph.env[row.ins]
-    assert x.storage is not None
     outs = []
     for name in row.out.split():
         outs.append(Value(graph.tape.hold(x.storage), row.dims, x.unit))
@@ -216,7 +215,6 @@ def split(graph: Graph, row: Row) -> None:
 def heads(graph: Graph, row: Row) -> None:
     """A view as heads, transposed: the gradient comes back in another order and is copied."""
     x = graph.env[row.ins]
-    assert x.storage is not None
     out = Value(graph.tape.hold(x.storage), x.dims, x.unit)
     graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)])
     graph.bind(row.out, out)

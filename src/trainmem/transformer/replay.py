@@ -38,16 +38,16 @@ Event = list[int]
 
 
 class Storage:
-    """A block of memory: which size it has, what it is for, how many hold it.
+    """A block of memory: the event of its birth (size and kind), and how many hold it.
 
     A `constant` belongs to the root but dies with its last use in the first layer's backward pass:
     a layer marks the place with an event of count 0.
     """
 
-    __slots__ = ("birth", "constant", "refs", "size")
+    __slots__ = ("birth", "constant", "refs")
 
-    def __init__(self, size: int, birth: Event) -> None:
-        self.size, self.birth, self.refs, self.constant = size, birth, 1, False
+    def __init__(self, birth: Event, refs: int = 1) -> None:
+        self.birth, self.refs, self.constant = birth, refs, False
 
 
 class Tape:
@@ -66,7 +66,7 @@ class Tape:
         size = self.sizes.setdefault(key, len(self.sizes))
         event = [size, count, kind]
         self.events.append(event)
-        return Storage(size, event)
+        return Storage(event)
 
     def hold(self, storage: Storage, kind: int | None = None) -> Storage:
         """Take one more reference; with `kind`, say what the block turned out to be for."""
@@ -82,7 +82,7 @@ class Tape:
             size, count, kind = storage.birth
             self.events.append([size, -count, kind])
         elif storage.refs == 1 and storage.constant:
-            self.events.append([storage.size, 0, storage.birth[2]])
+            self.events.append([storage.birth[0], 0, storage.birth[2]])
         elif storage.refs < 0:
             raise AssertionError("a storage was freed twice")
 
@@ -125,11 +125,18 @@ class Value:
     __slots__ = ("dims", "grad", "needs", "parameter", "storage", "unit")
 
     def __init__(
-        self, storage: Storage | None, dims: str, unit: int, needs: bool = True, parameter: str = ""
+        self, storage: Storage, dims: str, unit: int, needs: bool = True, parameter: str = ""
     ) -> None:
         self.storage, self.dims, self.unit = storage, dims, unit
         self.needs, self.parameter = needs, parameter
         self.grad: Storage | None = None
+
+    @property
+    def gradient(self) -> Storage:
+        """The gradient, once there is one."""
+        if self.grad is None:
+            raise AssertionError("no gradient reached this tensor")
+        return self.grad
 
 
 Grads = list[tuple[Value, Storage, str, int]]
@@ -208,9 +215,7 @@ class Graph:
 
     def forget(self, name: str) -> None:
         """Let go of the variable `name`."""
-        value = self.env.pop(name)
-        if value.storage is not None:
-            self.tape.drop(value.storage)
+        self.release(self.env.pop(name))
 
     def take(self, name: str) -> Value:
         """Hand the variable `name` to the caller, with its reference."""
@@ -233,14 +238,12 @@ class Graph:
         self,
         outs: tuple[Value, ...],
         backward: Callable[..., Grads],
-        *saved: Storage | None,
+        *saved: Storage,
         at: int | None = None,
     ) -> None:
         """Record a step of the backward pass; `at` = events written when its tensors were saved."""
         node = Node(outs, backward)
         for storage in saved:
-            if storage is None:
-                continue
             if self.save:
                 kind = None
                 if storage.birth[2] == TEMPORARY:
@@ -253,19 +256,18 @@ class Graph:
         rows, cols = self.parameters[name]
         value = self.params.get(name)
         if value is None:
-            value = Value(None, rows + cols, self.precision.weight, parameter=name)
+            at_rest = Storage([0, 0, WEIGHTS], refs=1 << 40)  # never freed here
+            value = Value(at_rest, rows + cols, self.precision.weight, parameter=name)
             self.params[name] = value
         return value
 
     def cast(self, value: Value, unit: int) -> Value:
         """`value.to(dtype)`: the same tensor when it already has the type, else a new one."""
         if value.unit == unit:
-            if value.storage is not None:
-                self.tape.hold(value.storage)
+            self.tape.hold(value.storage)
             return value
         out = self.make(value.dims, unit, value.needs)
         if value.parameter:
-            assert out.storage is not None
             out.storage.birth[2] = GATHERED
 
         def backward(g: Storage) -> Grads:
@@ -283,13 +285,11 @@ class Graph:
         cached = self.casts.get(value.parameter)
         if cached is None:
             cached = self.casts[value.parameter] = self.cast(value, 2)
-        assert cached.storage is not None
         self.tape.hold(cached.storage)
         return cached
 
     def release(self, value: Value) -> None:
-        if value.storage is not None:
-            self.tape.drop(value.storage)
+        self.tape.drop(value.storage)
 
     def clear_casts(self) -> None:
         """Autocast ends: its cached weights go, unless the backward pass holds them."""
@@ -298,20 +298,26 @@ class Graph:
         self.casts.clear()
 
     # ---- backward ----
-    def backward(self, upto: int = 0, before: Callable[[], None] | None = None) -> None:
+    def stopped_early(self, events: list[Event]) -> list[Event]:
+        """Cut a recomputation at its last saved tensor; its variables die there."""
+        return events[: self.last_save] + net(events[self.last_save :], 1)
+
+    def keep_in_frame(self, *held: Storage) -> None:
+        """Keep what a checkpoint's frame holds until the block's last saved tensor is used."""
+        next(node for node in self.nodes if node.saved).saved.extend(held)
+
+    def backward(self, upto: int = 0, recomputed: list[Event] | None = None) -> None:
         """Run the nodes from the last down to `upto`, as PyTorch's engine orders them.
 
-        `before` runs once, ahead of the first node that unpacks a saved tensor (where a checkpoint
-        recomputes).
+        `recomputed` goes ahead of the first node that unpacks a saved tensor, which is where a
+        checkpoint recomputes.
         """
         while len(self.nodes) > upto:
             node = self.nodes.pop()
-            if before is not None and node.saved:
-                before()
-                before = None
+            if recomputed and node.saved:
+                self.tape.events += recomputed
+                recomputed = None
             self.step(node)
-        if before is not None:
-            before()
 
     def step(self, node: Node) -> None:
         held = [out.grad for out in node.outs if out.grad is not None]

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.plan import OPTIONS, Plan
 from trainmem.transformer.replay import KINDS, SizeKey, net
-from trainmem.transformer.schedule import Segment, Step, Structure
+from trainmem.transformer.schedule import walk
+from trainmem.transformer.states import Segment, Structure
 
 #: The CUDA caching allocator rounds every block up to this many bytes.
 ROUND = 512
@@ -70,8 +71,8 @@ class Program:
 @lru_cache(maxsize=256)
 def compile_structure(structure: Structure) -> Program:
     """Run the schedule once for a structure."""
-    step = Step(structure)
-    segments = tuple(step.segments)
+    ledger = walk(structure)
+    segments = tuple(ledger.segments)
     events: list[list[int]] = []
     start = []
     for segment in segments:
@@ -79,7 +80,7 @@ def compile_structure(structure: Structure) -> Program:
         events += segment.events if segment.times == 1 else net(segment.events, segment.times)
     start.append(len(events))
     size, count, kind = np.array(events, dtype=np.int64).T
-    sizes = tuple(step.tape.sizes)
+    sizes = tuple(ledger.tape.sizes)
     falls = np.flatnonzero((count[:-1] > 0) & (count[1:] < 0))
     ends = np.array(start[1:]) - 1
     rows = np.union1d(falls, ends[ends >= 0])
