@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from trainmem.transformer import Architecture, Plan, peak
+from trainmem.transformer import Architecture, Plan, levels, peak
 
 OPTIMIZERS = {"fused": "adamw", "foreach": "adamw_foreach", "forloop": "adamw_forloop"}
 LOSSES = {"full": "transformers", "chunked": "chunked", "liger": "fused"}
@@ -35,6 +35,7 @@ class Case:
     predicted_phase: str = ""
     reduced_bytes: float | None = None
     reason: str = ""
+    inside: bool | None = None  # whether a measured value lies in the predicted interval
 
     @property
     def error(self) -> float:
@@ -125,6 +126,7 @@ def measured_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         seq_length=row["seq_len"],
         sharding=sharding,
         precision="bf16" if pure else "mixed" if stage else "amp",
+        optimizer="adamw_foreach",  # what the Hugging Face Trainer ran until 2025
         attention="eager" if row.get("attention") == "eager" else "flash",
         checkpointing=norm["ckpt"],
         accumulation=row.get("grad_accum", 1),
@@ -177,12 +179,19 @@ def evaluate(path: Path) -> list[Case]:
         except ValueError as error:
             cases.append(Case(**base, reason=str(error)))
             continue
+        inside = None
+        if not traced:
+            level = next(
+                (x for x in levels(result.peak_bytes, plan) if group.endswith(x.name)), None
+            )
+            inside = level is not None and level.low_bytes <= true <= level.high_bytes
         cases.append(
             Case(
                 **base,
                 predicted_bytes=result.peak_bytes,
                 predicted_phase=result.phase,
                 reduced_bytes=reduced_bytes(arch, plan),
+                inside=inside,
             )
         )
     return cases
@@ -206,6 +215,9 @@ def summary(name: str, cases: list[Case], reduced: bool = False) -> str:
     if phased and not reduced:
         right = sum(c.predicted_phase == c.true_phase for c in phased)
         line += f", phase right {right} of {len(phased)}"
+    judged = [c for c in covered if c.inside is not None]
+    if judged and not reduced:
+        line += f", inside the interval {sum(bool(c.inside) for c in judged)} of {len(judged)}"
     return line
 
 

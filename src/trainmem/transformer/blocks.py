@@ -5,8 +5,8 @@ mentions it unless autograd saved it; `end` rows name variables that Python's fr
 longer (a function's locals live to its return). Upper-case names belong to the caller.
 
 Transcribed from transformers 5 (`modeling_llama.py`, `modeling_qwen3.py`, `modeling_gpt2.py`,
-`loss_utils.py`); the tables of Llama, Mistral, Qwen2 and Qwen3 differ only in biases and in the norms
-of queries and keys.
+`loss_utils.py`); the tables of Llama, Mistral, Qwen2 and Qwen3 differ only in biases and in the
+norms of queries and keys.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def embedding(gpt2: bool, eager: bool, drop: bool) -> Table:
 
 
 def final_norm(gpt2: bool) -> Table:
-    """The norm in front of the head."""
+    """Norm in front of the head."""
     return (R("Y", "layer_norm", "X", "norm"),) if gpt2 else rms_norm("X", "Y", "norm")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmem.transformer import blocks
-from trainmem.transformer.replay import GRADIENTS, SAVED, TEMPORARY, Graph, Storage, Value, net
+from trainmem.transformer.replay import GRADIENTS, SAVED, TEMPORARY, Graph, Storage, Value
 
 if TYPE_CHECKING:
     from trainmem.transformer.schedule import Micro

@@ -78,7 +78,7 @@ def activation(graph: Graph, row: Row) -> None:
 
 
 def tanh(graph: Graph, row: Row) -> None:
-    """Saves its output."""
+    """Tanh: saves its output."""
     x = graph.env[row.ins]
     out = graph.make(x.dims, x.unit)
     graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)], out.storage)
@@ -97,7 +97,7 @@ def float32(graph: Graph, row: Row) -> None:
 
 
 def add(graph: Graph, row: Row) -> None:
-    """`a + b`: both share the gradient of the sum."""
+    """Add: both operands share the gradient of the sum."""
     a, b = (graph.env[name] for name in row.ins.split())
     out = graph.make(a.dims, max(a.unit, b.unit))
 
@@ -109,7 +109,7 @@ def add(graph: Graph, row: Row) -> None:
 
 
 def multiply(graph: Graph, row: Row) -> None:
-    """`a * b`, where b may be narrower, a weight, or a constant: each saves the other."""
+    """Multiply by something narrower, a weight or a constant: each operand saves the other."""
     a = graph.parameter(row.weight) if row.weight else graph.env[row.ins.split()[0]]
     b = graph.env[row.ins.split()[-1]]
     dims = b.dims if row.weight else a.dims
@@ -168,10 +168,7 @@ def _product(graph: Graph, row: Row, weight_first: bool) -> None:
         return (w, graph.tape.alloc(w.dims, w.unit, TEMPORARY), w.dims, w.unit)
 
     def backward(g: Storage) -> Grads:
-        if weight_first and bias is None:
-            grads = [dw(), dx()]
-        else:
-            grads = [dx(), dw()]
+        grads = [dw(), dx()] if weight_first and bias is None else [dx(), dw()]
         if bias is not None:
             grads.append((bias, graph.share(g), out.dims, out.unit))
         return grads
@@ -202,7 +199,7 @@ def layer_norm(graph: Graph, row: Row) -> None:
 
 
 def split(graph: Graph, row: Row) -> None:
-    """Views of one product as q, k, v; their gradients are concatenated."""
+    """View one product as q, k, v; their gradients are concatenated."""
     x = graph.env[row.ins]
     outs = []
     for name in row.out.split():
@@ -213,7 +210,7 @@ def split(graph: Graph, row: Row) -> None:
 
 
 def heads(graph: Graph, row: Row) -> None:
-    """A view as heads, transposed: the gradient comes back in another order and is copied."""
+    """View as heads, transposed: the gradient comes back in another order and is copied."""
     x = graph.env[row.ins]
     out = Value(graph.tape.hold(x.storage), x.dims, x.unit)
     graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)])
@@ -237,7 +234,7 @@ def relayout(graph: Graph, row: Row) -> None:
 
 
 def operand(graph: Graph, row: Row) -> None:
-    """What autocast makes of an operand of a matrix product."""
+    """Lower an operand of a matrix product as autocast does."""
     graph.bind(row.out, graph.low(graph.env[row.ins]))
 
 
@@ -308,7 +305,7 @@ def batched(graph: Graph, row: Row) -> None:
 
 
 def softmax(graph: Graph, row: Row) -> None:
-    """Saves its output; autocast runs it in fp32."""
+    """Softmax: saves its output; autocast runs it in fp32."""
     source = graph.env[row.ins]
     x = graph.cast(source, 4 if graph.precision.autocast else source.unit)
     out = graph.make(x.dims, x.unit)
@@ -318,7 +315,7 @@ def softmax(graph: Graph, row: Row) -> None:
 
 
 def dropout(graph: Graph, row: Row) -> None:
-    """Saves a mask of one byte an element."""
+    """Dropout: saves a mask of one byte an element."""
     x = graph.env[row.ins]
     out = graph.make(x.dims, x.unit)
     mask = graph.new(x.dims, 1)
@@ -328,7 +325,7 @@ def dropout(graph: Graph, row: Row) -> None:
 
 
 def embedding(graph: Graph, row: Row) -> None:
-    """A lookup; its gradient is as large as the table."""
+    """Look rows up; the gradient is as large as the table."""
     w = graph.parameter(row.weight)
     out = graph.make(row.dims, w.unit)
 
@@ -340,7 +337,7 @@ def embedding(graph: Graph, row: Row) -> None:
 
 
 def fixed(graph: Graph, row: Row) -> None:
-    """A tensor without gradient; `dims` is "elements:bytes", `w` for the weights' type."""
+    """Make a tensor without gradient; `dims` is "elements:bytes", `w` for the weights' type."""
     dims, unit = row.dims.split(":")
     size = graph.precision.weight if unit == "w" else int(unit)
     graph.bind(row.out, graph.make(dims, size, needs=False))
@@ -358,7 +355,7 @@ def same(graph: Graph, row: Row) -> None:
 
 
 def log_softmax(graph: Graph, row: Row) -> None:
-    """Saves its output, as wide as the vocabulary."""
+    """Log-softmax: saves its output, as wide as the vocabulary."""
     x = graph.env[row.ins]
     out = graph.make(x.dims, x.unit)
     graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)], out.storage)
@@ -366,7 +363,7 @@ def log_softmax(graph: Graph, row: Row) -> None:
 
 
 def nll_loss(graph: Graph, row: Row) -> None:
-    """The mean loss and its weight, two scalars; saves log-probabilities and labels."""
+    """Make the mean loss and its weight, two scalars; saves log-probabilities and labels."""
     x, labels = (graph.env[name] for name in row.ins.split())
     out, total = graph.make("", 4), graph.new("", 4)
     graph.node(

@@ -71,7 +71,8 @@ OPTIONS: dict[str, Option] = {
         Option("seq_length", 4096, "Sequence length", "Tokens per sequence.",
                HF, bounds=(1, 2**24)),
         Option("sharding", "zero3", "Sharding",
-               "What the ranks share: nothing, or optimizer states (1), gradients too (2), weights too (3).",
+               "What is divided by the ranks: nothing, optimizer states (1), gradients too (2), "
+               "weights too (3).",
                FSDP,
                (("none", "one GPU"), ("ddp", "replicated (DDP)"), ("zero1", "ZeRO-1"),
                 ("zero2", "ZeRO-2"), ("zero3", "ZeRO-3 (FSDP2)"))),
@@ -91,12 +92,13 @@ OPTIONS: dict[str, Option] = {
                 ("sgd", "SGD without momentum"), ("sgd_momentum", "SGD with momentum"),
                 ("adam8bit", "8-bit AdamW (bitsandbytes)"))),
         Option("attention", "flash", "Attention kernel",
-               "Flash never stores the scores; eager stores them, growing with the square of the length. "
-               "In fp32 PyTorch takes its memory-efficient kernel in place of flash.",
+               "Flash never stores the scores; eager does, and they grow with the length squared. "
+               "In fp32 PyTorch takes its memory-efficient kernel in place of flash, or, with "
+               "grouped heads, none: the scores are stored.",
                HF, (("flash", "flash (SDPA)"), ("eager", "eager"))),
         Option("loss_head", "transformers", "Loss head",
                "How logits become a loss: whole fp32 logits, one chunk of tokens at a time "
-               "(recomputed in backward), or fused with the head so that gradients come in forward.",
+               "(recomputed in backward), or fused with the head, gradients made in forward.",
                f"{HF}, loss_utils.py; Liger-Kernel, fused_linear_cross_entropy.py",
                (("transformers", "full fp32 logits"), ("chunked", "a chunk of tokens at a time"),
                 ("fused", "fused linear cross entropy"))),
@@ -104,17 +106,18 @@ OPTIONS: dict[str, Option] = {
                "torchtune, linear_cross_entropy.py", bounds=(1, 2**20)),
         Option("checkpointing", "full", "Activation checkpointing",
                "Keep only each layer's input and recompute the layer in backward.",
-               "torch.utils.checkpoint, non-reentrant", (("none", "none"), ("full", "every layer"))),
+               "torch.utils.checkpoint, non-reentrant",
+               (("none", "none"), ("full", "every layer"))),
         Option("accumulation", 1, "Gradient accumulation", "Micro batches per optimizer step.",
                TORCH, bounds=(1, 65_536)),
         Option("no_sync", False, "Accumulate without reducing",
-               "Keep whole gradients on every GPU until the last micro batch (always so in ZeRO-1).",
+               "Keep whole gradients until the last micro batch (ZeRO-1 always does).",
                FSDP, _ON_OFF),
         Option("keep_gradients", False, "Keep gradient buffers",
                "zero_grad(set_to_none=False): gradients stay allocated through the forward pass.",
                TORCH, _ON_OFF),
         Option("wrapping", "layers", "FSDP groups",
-               "Embedding and head gathered with the root for the whole step, or in groups of their own.",
+               "Embedding and head gathered for the whole step, or in groups of their own.",
                FSDP, (("layers", "with the root"), ("split", "apart"))),
         Option("reduce_dtype", "float32", "Gradient reduction type",
                "Type in which FSDP2 mixed precision reduces gradients.",
@@ -136,22 +139,22 @@ class Plan:
         combination that is not covered.
     """
 
-    num_gpus: int = 8
-    micro_batch: int = 1
-    seq_length: int = 4096
-    sharding: str = "zero3"
-    precision: str = "mixed"
-    optimizer: str = "adamw"
-    attention: str = "flash"
-    loss_head: str = "transformers"
-    loss_chunk: int = 1024
-    checkpointing: str = "full"
-    accumulation: int = 1
-    no_sync: bool = False
-    keep_gradients: bool = False
-    wrapping: str = "layers"
-    reduce_dtype: str = "float32"
-    dropout: bool = False
+    num_gpus: int = OPTIONS["num_gpus"].default
+    micro_batch: int = OPTIONS["micro_batch"].default
+    seq_length: int = OPTIONS["seq_length"].default
+    sharding: str = OPTIONS["sharding"].default
+    precision: str = OPTIONS["precision"].default
+    optimizer: str = OPTIONS["optimizer"].default
+    attention: str = OPTIONS["attention"].default
+    loss_head: str = OPTIONS["loss_head"].default
+    loss_chunk: int = OPTIONS["loss_chunk"].default
+    checkpointing: str = OPTIONS["checkpointing"].default
+    accumulation: int = OPTIONS["accumulation"].default
+    no_sync: bool = OPTIONS["no_sync"].default
+    keep_gradients: bool = OPTIONS["keep_gradients"].default
+    wrapping: str = OPTIONS["wrapping"].default
+    reduce_dtype: str = OPTIONS["reduce_dtype"].default
+    dropout: bool = OPTIONS["dropout"].default
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -172,7 +175,8 @@ def _conflicts(plan: Plan) -> tuple[tuple[bool, str], ...]:
     return (
         (
             plan.sharding == "none" and plan.num_gpus > 1,
-            f"sharding 'none' is for one GPU, got num_gpus {plan.num_gpus}; use 'ddp' or 'zero1' to 'zero3'",
+            f"sharding 'none' is for one GPU, got num_gpus {plan.num_gpus}; "
+            "use 'ddp' or 'zero1' to 'zero3'",
         ),
         (
             plan.sharding == "ddp" and plan.num_gpus == 1,
@@ -201,6 +205,7 @@ def _conflicts(plan: Plan) -> tuple[tuple[bool, str], ...]:
         ),
         (
             fsdp and plan.optimizer == "adam8bit",
-            "optimizer 'adam8bit' is not covered with sharding 'zero1' to 'zero3' (its states are not DTensors)",
+            "optimizer 'adam8bit' is not covered with sharding 'zero1' to 'zero3'; "
+            "use 'none' or 'ddp'",
         ),
     )

@@ -5,8 +5,8 @@ PyTorch's eager mode would (reference counts, what autograd saves, what each bac
 allocates) and writes every birth and death of a storage to a :class:`Tape`. Lifetimes are therefore
 derived, never written down.
 
-Sizes stay symbolic: a storage is a product of one-letter dimensions times bytes, so a tape holds for
-every configuration of the same structure, and a configuration is one matrix product.
+Sizes stay symbolic: a storage is a product of one-letter dimensions times bytes, so a tape holds
+for every configuration of the same structure, and a configuration is one matrix product.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Tape:
 
 
 def net(events: Iterable[Event], times: int) -> list[Event]:
-    """What `times` repetitions of `events` leave behind, frees first so that no false peak appears."""
+    """Return what `times` repetitions of `events` leave behind, frees first: no false peak."""
     total: Counter[tuple[int, int]] = Counter()
     for size, count, kind in events:
         total[size, kind] += count
@@ -183,6 +183,7 @@ class Graph:
         ops: Mapping[str, Callable[[Graph, Row], None]],
         precision: Precision,
         parameters: dict[str, Parameter],
+        *,
         save: bool = True,
         recompute: bool = False,
     ) -> None:
@@ -198,7 +199,7 @@ class Graph:
 
     # ---- forward ----
     def run(self, rows: Sequence[Row]) -> None:
-        """Run `rows`; a name dies after the last row that mentions it, unless kept by the caller."""
+        """Run `rows`; a name dies after the last row with it, upper-case ones excepted."""
         last: dict[str, int] = {}
         for i, row in enumerate(rows):
             for name in (*row.out.split(), *row.ins.split()):
@@ -222,12 +223,13 @@ class Graph:
         return self.env.pop(name)
 
     def new(self, dims: str, unit: int, kind: int | None = None) -> Storage:
-        """Allocate a forward or backward tensor; anything as wide as the vocabulary is the loss's."""
+        """Allocate a tensor; anything as wide as the vocabulary counts to the loss."""
         if kind is None:
             kind = LOGITS if "V" in dims and "h" not in dims else TEMPORARY
         return self.tape.alloc(dims, unit, kind)
 
     def make(self, dims: str, unit: int, needs: bool = True) -> Value:
+        """Allocate a tensor that may get a gradient."""
         return Value(self.new(dims, unit), dims, unit, needs)
 
     def bind(self, name: str, value: Value) -> None:
@@ -253,6 +255,7 @@ class Graph:
         self.nodes.append(node)
 
     def parameter(self, name: str) -> Value:
+        """Return a weight, which lives outside the graph."""
         rows, cols = self.parameters[name]
         value = self.params.get(name)
         if value is None:
@@ -277,7 +280,7 @@ class Graph:
         return out
 
     def low(self, value: Value) -> Value:
-        """An operand of a matrix product: autocast lowers it, weights once per forward pass."""
+        """Lower an operand of a matrix product under autocast, weights once a forward pass."""
         if not self.precision.autocast:
             return self.cast(value, value.unit)
         if not value.parameter:
@@ -289,6 +292,7 @@ class Graph:
         return cached
 
     def release(self, value: Value) -> None:
+        """Give back a reference to a tensor."""
         self.tape.drop(value.storage)
 
     def clear_casts(self) -> None:
@@ -320,6 +324,7 @@ class Graph:
             self.step(node)
 
     def step(self, node: Node) -> None:
+        """Run one node: its kernels, then the frees, then the sums of gradients."""
         held = [out.grad for out in node.outs if out.grad is not None]
         if not held:  # no gradient arrived (constants)
             self.unsave(node)
@@ -338,6 +343,7 @@ class Graph:
             self.accumulate(value, g)
 
     def unsave(self, node: Node) -> None:
+        """Let go of what a node saved."""
         for storage in node.saved:
             self.tape.drop(storage)
         node.saved.clear()
@@ -372,4 +378,5 @@ class Graph:
             value.grad = total
 
     def share(self, g: Storage) -> Storage:
+        """Pass a gradient on as it is."""
         return self.tape.hold(g)

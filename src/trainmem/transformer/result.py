@@ -65,7 +65,7 @@ class Program:
         n = int(self.rows[row]) + 1
         flat = self.kind[:n] * len(self.sizes) + self.size[:n]
         total = np.bincount(flat, self.count[:n], minlength=len(KINDS) * len(self.sizes))
-        return total.reshape(len(KINDS), len(self.sizes))
+        return total.reshape(len(KINDS), len(self.sizes)).astype(np.float64)
 
 
 @lru_cache(maxsize=256)
@@ -91,7 +91,7 @@ def compile_structure(structure: Structure) -> Program:
 
 
 def structure_of(architecture: Architecture, plan: Plan, alone: bool, chunks: int = 1) -> Structure:
-    """What of an architecture and a plan decides the order of events.
+    """Pick what of an architecture and a plan decides the order of events.
 
     Raises
     ------
@@ -143,12 +143,7 @@ def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
 
 
 def block_bytes(
-    sizes: tuple[SizeKey, ...],
-    architecture: Architecture,
-    plan: Plan,
-    b: Any,
-    s: Any,
-    n: Any,
+    sizes: tuple[SizeKey, ...], architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
 ) -> Floats:
     """Bytes of each symbolic size, shape (sizes, configurations), rounded as the allocator does."""
     d = architecture.head_dim
@@ -269,12 +264,12 @@ def _program(architecture: Architecture, plan: Plan, alone: bool, chunks: int) -
 
 
 def _one(architecture: Architecture, plan: Plan) -> tuple[Program, Floats]:
-    """The program of one configuration and the bytes of its blocks."""
+    """Compile one configuration and size its blocks."""
     check_length(architecture, np.asarray(plan.seq_length))
     b, s, n = (np.float64(v) for v in (plan.micro_batch, plan.seq_length, plan.num_gpus))
     chunks = int(np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3))
     program = _program(architecture, plan, plan.num_gpus == 1, chunks)
-    return program, block_bytes(program.sizes, architecture, plan, b, s, n)
+    return program, block_bytes(program.sizes, architecture, plan, b=b, s=s, n=n)
 
 
 def peak(architecture: Architecture, plan: Plan) -> Result:
@@ -290,14 +285,16 @@ def peak(architecture: Architecture, plan: Plan) -> Result:
     totals = program.alive @ sizes
     row = program.highest(totals)
     by_kind = program.composition(row) @ sizes
+    level = np.cumsum(program.count * sizes[program.size])
     phases: dict[str, int] = {}
-    segment_of_row = np.searchsorted(program.start, program.rows[row], side="right") - 1
-    for i, segment in enumerate(program.segments):
-        first, last = np.searchsorted(program.rows, program.start[i : i + 2])
-        level = totals[max(first - 1, 0) : max(last, 1)].max()
-        phases[segment.phase] = max(phases.get(segment.phase, 0), int(level))
+    for i, part in enumerate(program.segments):
+        first, end = program.start[i : i + 2]
+        if part.phase == "opt":  # a fused optimizer allocates nothing: the level it finds
+            first -= 1
+        highest = level[first:end].max(initial=0)
+        phases[part.phase] = max(phases.get(part.phase, 0), int(highest))
     states = phases.pop("states")
-    segment = program.segments[segment_of_row]
+    segment = program.segments[np.searchsorted(program.start, program.rows[row], "right") - 1]
     kinds = {name: int(value) for name, value in zip(KINDS, by_kind, strict=True)}
     return Result(
         peak_bytes=int(totals[row]),
@@ -403,7 +400,9 @@ def peaks(
         where = np.flatnonzero(((n == 1) == alone) & (pieces == chunks))
         if where.size:
             program = _program(architecture, plan_for(plan, alone), alone, chunks)
-            sizes = block_bytes(program.sizes, architecture, plan, b[where], s[where], n[where])
+            sizes = block_bytes(
+                program.sizes, architecture, plan, b=b[where], s=s[where], n=n[where]
+            )
             rows = np.argmax(program.alive @ sizes, axis=0)
             for row in np.unique(rows):
                 here = rows == row

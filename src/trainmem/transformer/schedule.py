@@ -68,7 +68,9 @@ class Micro:
     def graph(self, parameters: Parameters, save: bool = True, recompute: bool = False) -> Graph:
         """Make a block's mini-autograd, which hands weight gradients to `collect`."""
         ledger = self.ledger
-        graph = Graph(ledger.tape, OPS, ledger.precision, parameters, save, recompute)
+        graph = Graph(
+            ledger.tape, OPS, ledger.precision, parameters, save=save, recompute=recompute
+        )
         graph.collect = self.collect
         return graph
 
@@ -170,7 +172,7 @@ class Micro:
         return CONSTANTS if self.ledger.s.checkpoint else ("COS", "SIN")
 
     def forward_norm(self) -> None:
-        """Final norm; the model's variables go with its return."""
+        """Run the final norm; the model's variables go with its return."""
         ledger = self.ledger
         if ledger.s.split:
             self.sharding.pre_forward(ledger.head_group)

@@ -1,7 +1,7 @@
 """FSDP2: when parameters are gathered and given up, and gradients reduced.
 
-Follows `torch/distributed/fsdp/_fully_shard` (`_fsdp_param_group.py`, `_fsdp_collectives.py`) line by
-line: what is allocated, and which Python variable or stream keeps it alive.
+Follows `torch/distributed/fsdp/_fully_shard` (`_fsdp_param_group.py`, `_fsdp_collectives.py`) line
+by line: what is allocated, and which Python variable or stream keeps it alive.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Sharding:
                 self.gather(following)
 
     def gather(self, group: Parameters) -> None:
-        """Allocate for an all-gather: a cast copy of the shards (freed), and the buffer for everybody's."""
+        """Allocate for an all-gather: a cast copy of the shards (freed), everybody's buffer."""
         if not self.s.alone:
             key = tuple(group.values())
             if self.rest_unit != self.weight_unit:
@@ -89,7 +89,7 @@ class Sharding:
     def unshard(self, group: Parameters, forward: bool) -> None:
         """Copy the gathered buffer out into parameters; then a buffer can be freed.
 
-        In forward it is the previous group's (it overlaps with the next gather), in backward its own.
+        In forward it is the previous group's (it overlaps the next gather), in backward its own.
         """
         unit = self.weight_unit
         if self.s.alone:

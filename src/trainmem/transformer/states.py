@@ -1,4 +1,4 @@
-"""What exists around the passes: weights, optimizer states, gradients at rest, the optimizer's step."""
+"""What exists around the passes: weights, optimizer states, gradients, the optimizer's step."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Ledger:
         self.tape.events = []
 
     def states(self) -> None:
-        """What is there before the step: weights, optimizer, kept gradients, buffers, tokens."""
+        """Allocate what is there before the step: weights, optimizer, kept gradients, tokens."""
         s = self.s
         for parameters, count in ((self.layer, s.num_layers), (self.root, 1)):
             for p in parameters.values():
