@@ -178,7 +178,7 @@ def test_accumulation_repeats_itself():
 def test_every_free_has_its_birth():
     """Nothing is left over or freed twice, kind by kind, at the end of a step."""
     for options in ({}, {"sharding": "zero1", "accumulation": 3}, {"loss_head": "chunked"}):
-        ledger = walk(structure_of(LLAMA, Plan(**options), alone=False, chunks=3))
+        ledger = walk(structure_of(LLAMA, Plan(**options), alone=False, single=False, chunks=3))
         before = ledger.segments[0].events
         rest = [e for s in ledger.segments[1:] for e in net(s.events, s.times)]
         assert net(rest, 1) == []

@@ -12,6 +12,7 @@ norms of queries and keys.
 from __future__ import annotations
 
 from trainmem.transformer.replay import Row as R
+from trainmem.transformer.states import Structure
 
 Table = tuple[R, ...]
 
@@ -43,22 +44,28 @@ def rotary(x: str, out: str) -> Table:
     )
 
 
-def attention(kernel: str, grouped: bool, gpt2: bool = False, drop: bool = False) -> Table:
+def attention(s: Structure) -> Table:
     """From q, k, v to the output `a`.
 
     `flash`; `efficient` and `math`, which PyTorch takes for fp32 (the second, quadratic, where key
     and value heads are fewer: no fused kernel has both); or `eager`, as transformers writes it.
     """
+    kernel, grouped = s.kernel, s.grouped
     wide: Table = ()
     k, v = "k", "v"
     if grouped and kernel != "flash":
-        wide = (R("kk", "repeat", "k", dims="bsq"), R("vv", "repeat", "v", dims="bsq"))
+        widen = "expand" if s.one_kv and kernel == "eager" else "repeat"
+        wide = (R("kk", widen, "k", dims="bsq"), R("vv", widen, "v", dims="bsq"))
         k, v = "kk", "vv"
     if kernel == "flash":
         return (R("a", "flash_grouped" if grouped else "flash", "q k v"),)
     if kernel == "efficient":
         return (*wide, R("a", "efficient", f"q {k} {v}"))
     score = "bass"  # one number per sequence, head and pair of tokens
+    # Batched products want sequences and heads as one dimension, which takes a copy of heads that
+    # were transposed, unless there is only one sequence.
+    flat = "same" if s.single else "copy"
+    back = R("a", "copy" if s.single else "relayout", "ao")
     if kernel == "math":
         return (
             R("qs", "scale", "q"),
@@ -67,41 +74,42 @@ def attention(kernel: str, grouped: bool, gpt2: bool = False, drop: bool = False
             R("bias", "fixed", "tril", dims="ss:4"),
             *wide,
             R("ks", "scale", k),
-            R("qc", "copy", "qs"),
+            R("qc", flat, "qs"),
             R("sc", "batched", "qc ks", dims=score),
             R("mk", "add", "sc bias"),
             R("pr", "softmax", "mk"),
             R("ao", "batched", f"pr {v}", dims="bsq"),
             R("", "end", f"{k} qs bias"),
-            R("a", "relayout", "ao"),
+            back,
         )
     return (
         *wide,
         R("kl", "operand", k),
         R("ql", "operand", "q"),
-        R("qc", "copy", "ql"),
-        R("kc", "same" if grouped else "copy", "kl"),
+        R("qc", flat, "ql"),
+        R("kc", flat if not grouped or (s.one_kv and s.precision != "amp") else "same", "kl"),
         R("sc", "batched", "qc kc", dims=score),
         R("", "end", "ql kl"),
         R("sm", "scale", "sc"),
         R("mk", "add", "sm MASK"),
-        R("mf", "same" if gpt2 else "float", "mk"),
+        R("mf", "same" if s.gpt2 else "float", "mk"),
         R("pr", "softmax", "mf"),
-        R("pl", "like", "pr v" if gpt2 else "pr q"),
-        *(() if gpt2 else (R("", "end", "mk"),)),
-        R("at", "dropout" if drop else "same", "pl"),
+        R("pl", "like", "pr v" if s.gpt2 else "pr q"),
+        *(() if s.gpt2 else (R("", "end", "mk"),)),
+        R("at", "dropout" if s.dropout else "same", "pl"),
         R("vl", "operand", v),
         R("al", "operand", "at"),
-        R("vc", "same" if grouped else "copy", "vl"),
+        R("vc", flat if not grouped or s.one_kv else "same", "vl"),
         R("ao", "batched", "al vc", dims="bsq"),
-        R("a", "relayout", "ao"),
+        back,
         R("", "end", f"{k} {v}"),
     )
 
 
-def llama_layer(kernel: str, grouped: bool, qk_norm: bool) -> Table:
+def llama_layer(s: Structure) -> Table:
     """One layer of Llama, Mistral, Qwen2 or Qwen3; `x` in, `OUT` out."""
-    same_order = kernel == "flash" or (kernel == "efficient" and not grouped)
+    qk_norm = s.family == "qwen3"
+    turned = "same" if s.one_kv else "heads"  # one head needs no copy to turn back
     rows: list[R] = [*rms_norm("X", "y", "norm1")]
     if qk_norm:
         rows += [
@@ -110,7 +118,7 @@ def llama_layer(kernel: str, grouped: bool, qk_norm: bool) -> Table:
             *rms_norm("qv", "q0", "q_norm", stat="bsa"),
             R("", "end", "qp qv"),
             R("kp", "linear", "y", "k", "bsk"),
-            R("kv", "heads", "kp"),
+            R("kv", turned, "kp"),
             *rms_norm("kv", "k0", "k_norm", stat="bsg"),
             R("", "end", "kp kv"),
         ]
@@ -119,16 +127,16 @@ def llama_layer(kernel: str, grouped: bool, qk_norm: bool) -> Table:
             R("qp", "linear", "y", "q", "bsq"),
             R("q0", "heads", "qp"),
             R("kp", "linear", "y", "k", "bsk"),
-            R("k0", "heads", "kp"),
+            R("k0", turned, "kp"),
         ]
     rows += [
         R("vp", "linear", "y", "v", "bsk"),
-        R("v", "same" if same_order else "heads", "vp"),
+        R("v", "same" if s.kernel in ("flash", "efficient") else turned, "vp"),
         R("", "end", "qp kp vp" if not qk_norm else "vp"),
         *rotary("q0", "q"),
         *rotary("k0", "k"),
         R("", "end", "q0 k0"),
-        *attention(kernel, grouped),
+        *attention(s),
         R("o", "linear", "a", "o", "bsh"),
         R("", "end", "q k v a"),
         R("", "end", "y"),
@@ -141,20 +149,20 @@ def llama_layer(kernel: str, grouped: bool, qk_norm: bool) -> Table:
         R("m", "linear", "gu", "down", "bsh"),
         R("", "end", "z"),
         R("OUT", "add", "x1 m"),
-        R("", "end", "x1 at" if kernel == "eager" else "x1"),
+        R("", "end", "x1 at" if s.kernel == "eager" else "x1"),
     ]
     return tuple(rows)
 
 
-def gpt2_layer(kernel: str, drop: bool) -> Table:
+def gpt2_layer(s: Structure) -> Table:
     """One GPT-2 block with the unfused `gelu_new`."""
-    dropped = "dropout" if drop else "same"
+    dropped = "dropout" if s.dropout else "same"
     return (
         R("y", "layer_norm", "X", "norm1"),
         R("qkv", "conv1d", "y", "qkv", "bsw"),
         R("q0 k0 v0", "split", "qkv", dims="bsq"),
-        *(R(n, "heads" if kernel == "eager" and n != "k" else "same", n + "0") for n in "kvq"),
-        *attention(kernel, False, gpt2=True, drop=drop),
+        *(R(n, "heads" if s.kernel == "eager" and n != "k" else "same", n + "0") for n in "kvq"),
+        *attention(s),
         R("o", "conv1d", "a", "o", "bsh"),
         R("od", dropped, "o"),
         R("", "end", "q k v q0 k0 v0 qkv"),
@@ -174,7 +182,7 @@ def gpt2_layer(kernel: str, drop: bool) -> Table:
         R("m", "conv1d", "gu", "down", "bsh"),
         R("md", dropped, "m"),
         R("OUT", "add", "x1 md"),
-        R("", "end", "z od x1 md at" if kernel == "eager" else "z od x1 md"),
+        R("", "end", "z od x1 md at" if s.kernel == "eager" else "z od x1 md"),
     )
 
 
@@ -204,13 +212,14 @@ POSITIONS: Table = (
 )
 
 
-def embedding(gpt2: bool, eager: bool, drop: bool) -> Table:
+def embedding(s: Structure) -> Table:
     """From token ids to the first layer's input `X`."""
-    if gpt2:
+    eager, drop = s.attention == "eager", s.dropout
+    if s.gpt2:
         return (
             R("TOKENS", "embedding", "", "embed", "bsh"),
             *POSITIONS,
-            R("PLACES", "embedding", "", "position", "sh"),
+            R("PLACES", "embedding", "", "position", "bsh" if s.single else "sh"),
             R("sum" if drop else "X", "add", "TOKENS PLACES"),
             *(MASK if eager else ()),
             *((R("X", "dropout", "sum"),) if drop else ()),
@@ -223,27 +232,30 @@ def embedding(gpt2: bool, eager: bool, drop: bool) -> Table:
     )
 
 
-def final_norm(gpt2: bool) -> Table:
+def final_norm(s: Structure) -> Table:
     """Norm in front of the head."""
-    return (R("Y", "layer_norm", "X", "norm"),) if gpt2 else rms_norm("X", "Y", "norm")
+    return (R("Y", "layer_norm", "X", "norm"),) if s.gpt2 else rms_norm("X", "Y", "norm")
 
 
-#: Logits and cross entropy as transformers computes them: bf16 logits, an fp32 copy, log-softmax.
-LOSS: Table = (
-    R("LOGITS", "linear", "Y", "head", "bsV"),
-    R("lf", "float", "LOGITS"),
-    R("pad", "fixed", dims="bs:8"),
-    R("labels", "fixed", dims="bs:8"),
-    R("lp", "log_softmax", "lf"),
-    R("LOSS", "nll_loss", "lp labels"),
-    R("", "end", "lf pad"),
-)
+def labels(s: Structure, name: str) -> Table:
+    """Labels shifted by one token: padded, then copied, unless one sequence needs no copy."""
+    shifted = R(name, "same", "pad") if s.single else R(name, "fixed", dims="bs:8")
+    return (R("pad", "fixed", dims="bi:8"), shifted)
 
-#: Labels, shifted by one token.
-LABELS: Table = (
-    R("pad", "fixed", dims="bs:8"),
-    R("LABELS", "fixed", "pad", dims="bs:8"),
-)
+
+#: Logits as transformers computes them, in the type of the weights.
+LOGITS: Table = (R("LOGITS", "linear", "Y", "head", "bsV"),)
+
+
+def cross_entropy(s: Structure) -> Table:
+    """Cross entropy as transformers computes it: an fp32 copy of the logits, log-softmax."""
+    return (
+        R("lf", "float", "LOGITS"),
+        *labels(s, "labels"),
+        R("lp", "log_softmax", "lf"),
+        R("LOSS", "nll_loss", "lp labels"),
+        R("", "end", "lf pad"),
+    )
 
 
 def chunk(letter: str) -> Table:

@@ -27,7 +27,7 @@ def contributions(micro: Micro) -> int:
 def chunks_forward(micro: Micro) -> None:
     """Run the head on chunk after chunk, keeping the hidden states and a loss each."""
     ledger, head = micro.ledger, micro.head
-    head.run(blocks.LABELS)
+    head.run(blocks.labels(ledger.s, "LABELS"))
     micro.labels = head.env["LABELS"]
     losses: list[Value] = []
     ledger.emit(("", "m", 512), 1, TEMPORARY)
@@ -110,7 +110,7 @@ def fused_forward(micro: Micro) -> None:
     """
     ledger, tape, head = micro.ledger, micro.ledger.tape, micro.head
     unit = ledger.weight_unit
-    head.run(blocks.LABELS)
+    head.run(blocks.labels(ledger.s, "LABELS"))
     hidden = tape.alloc("bsh", unit, SAVED)
     weight = tape.alloc("Vh", unit, GRADIENTS)
     losses = tape.alloc("bs", 4, TEMPORARY)

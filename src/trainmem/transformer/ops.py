@@ -246,6 +246,14 @@ def repeat(graph: Graph, row: Row) -> None:
     graph.bind(row.out, out)
 
 
+def expand(graph: Graph, row: Row) -> None:
+    """Repeat one head as a view; the gradient is summed back."""
+    x = graph.env[row.ins]
+    out = Value(graph.tape.hold(x.storage), row.dims, x.unit)
+    graph.node((out,), lambda g: [(x, graph.share(g), out.dims, out.unit)])
+    graph.bind(row.out, out)
+
+
 def flash(graph: Graph, row: Row, grouped: bool = False) -> None:
     """Flash attention: saves q, k, v, its output, the fp32 log-sum-exp and two seeds.
 
@@ -386,6 +394,7 @@ OPS: dict[str, Callable[[Graph, Row], None]] = {
     "dropout": dropout,
     "efficient": efficient,
     "embedding": embedding,
+    "expand": expand,
     "fixed": fixed,
     "flash": flash,
     "float": float32,

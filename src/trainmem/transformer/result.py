@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -90,7 +89,9 @@ def compile_structure(structure: Structure) -> Program:
     return Program(sizes, segments, size, count, kind, np.array(start), rows, alive[rows])
 
 
-def structure_of(architecture: Architecture, plan: Plan, alone: bool, chunks: int = 1) -> Structure:
+def structure_of(
+    architecture: Architecture, plan: Plan, *, alone: bool, single: bool, chunks: int
+) -> Structure:
     """Pick what of an architecture and a plan decides the order of events.
 
     Raises
@@ -109,6 +110,8 @@ def structure_of(architecture: Architecture, plan: Plan, alone: bool, chunks: in
         num_layers=a.num_layers,
         tied=a.tie_embeddings,
         grouped=a.num_kv_heads != a.num_heads,
+        one_kv=a.num_kv_heads == 1,
+        single=single,
         layer=tuple(a.layer_parameters.items()),
         root=tuple(a.root_parameters.items()),
         alone=alone,
@@ -142,6 +145,18 @@ def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
     return tokens
 
 
+def situation(
+    architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
+) -> tuple[Any, Any, Any]:
+    """Say what of the numbers changes the order of events.
+
+    Whether a rank is alone, whether there is a single sequence, and how many chunks of the loss are
+    run: one, two, or three for more.
+    """
+    chunks = np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3)
+    return n == 1, b == 1, chunks
+
+
 def block_bytes(
     sizes: tuple[SizeKey, ...], architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
 ) -> Floats:
@@ -155,6 +170,7 @@ def block_bytes(
         **architecture.dims,
         "b": b,
         "s": s,
+        "i": s + 1,
         "R": -(-s // 128) * 128,
         "E": -(-s // 32) * 32,
         "c": chunk,
@@ -259,16 +275,15 @@ class Timeline:
     explanation: str
 
 
-def _program(architecture: Architecture, plan: Plan, alone: bool, chunks: int) -> Program:
-    return compile_structure(structure_of(architecture, plan, alone, chunks))
-
-
 def _one(architecture: Architecture, plan: Plan) -> tuple[Program, Floats]:
     """Compile one configuration and size its blocks."""
     check_length(architecture, np.asarray(plan.seq_length))
     b, s, n = (np.float64(v) for v in (plan.micro_batch, plan.seq_length, plan.num_gpus))
-    chunks = int(np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3))
-    program = _program(architecture, plan, plan.num_gpus == 1, chunks)
+    alone, single, chunks = (int(x) for x in situation(architecture, plan, b=b, s=s, n=n))
+    structure = structure_of(
+        architecture, plan, alone=bool(alone), single=bool(single), chunks=chunks
+    )
+    program = compile_structure(structure)
     return program, block_bytes(program.sizes, architecture, plan, b=b, s=s, n=n)
 
 
@@ -395,20 +410,21 @@ def peaks(
     shape = n.shape
     n, s, b = (np.ascontiguousarray(x).ravel() for x in (n, s, b))
     out = np.zeros((len(COMPONENTS), n.size))
-    pieces = np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3)
-    for alone, chunks in itertools.product((True, False), (1, 2, 3)):
-        where = np.flatnonzero(((n == 1) == alone) & (pieces == chunks))
-        if where.size:
-            program = _program(architecture, plan_for(plan, alone), alone, chunks)
-            sizes = block_bytes(
-                program.sizes, architecture, plan, b=b[where], s=s[where], n=n[where]
-            )
-            rows = np.argmax(program.alive @ sizes, axis=0)
-            for row in np.unique(rows):
-                here = rows == row
-                by_kind = program.composition(int(row)) @ sizes[:, here]
-                out[:3, where[here]] = by_kind[:3]
-                out[3, where[here]] = by_kind[3:].sum(axis=0)
+    kinds = np.stack(situation(architecture, plan, b=b, s=s, n=n))
+    for kind in np.unique(kinds, axis=1).T:
+        where = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
+        alone, single, chunks = bool(kind[0]), bool(kind[1]), int(kind[2])
+        structure = structure_of(
+            architecture, plan_for(plan, alone), alone=alone, single=single, chunks=chunks
+        )
+        program = compile_structure(structure)
+        sizes = block_bytes(program.sizes, architecture, plan, b=b[where], s=s[where], n=n[where])
+        rows = np.argmax(program.alive @ sizes, axis=0)
+        for row in np.unique(rows):
+            here = rows == row
+            by_kind = program.composition(int(row)) @ sizes[:, here]
+            out[:3, where[here]] = by_kind[:3]
+            out[3, where[here]] = by_kind[3:].sum(axis=0)
     return {name: row.reshape(shape) for name, row in zip(COMPONENTS, out, strict=True)}
 
 

@@ -127,7 +127,7 @@ class Micro:
         ledger, s = self.ledger, self.ledger.s
         self.sharding.pre_forward(ledger.embed_group)
         self.embed = self.graph(ledger.named)
-        table = blocks.embedding(s.gpt2, s.attention == "eager", s.dropout)
+        table = blocks.embedding(s)
         self.embed.run(table[:1])
         if s.split:
             self.sharding.post_forward(ledger.embed_group)
@@ -138,10 +138,7 @@ class Micro:
     def forward_layer(self) -> tuple[list[Event], list[Event]]:
         """Run one layer: its events, and those when the caller lets its input go."""
         ledger, s, tape = self.ledger, self.ledger.s, self.ledger.tape
-        if s.gpt2:
-            self.table = blocks.gpt2_layer(s.kernel, s.dropout)
-        else:
-            self.table = blocks.llama_layer(s.kernel, s.grouped, s.family == "qwen3")
+        self.table = blocks.gpt2_layer(s) if s.gpt2 else blocks.llama_layer(s)
         entry = self.fake("bsh", ledger.weight_unit)
         self.entry = Value(entry, "bsh", ledger.weight_unit)
         self.layer = self.graph(ledger.layer, save=not s.checkpoint)
@@ -180,7 +177,7 @@ class Micro:
         self.final = Value(self.fake("bsh", ledger.weight_unit), "bsh", ledger.weight_unit)
         self.final.storage.birth[2] = self.entry.storage.birth[2]
         self.head.env["X"] = self.final
-        self.head.run(blocks.final_norm(ledger.s.gpt2))
+        self.head.run(blocks.final_norm(ledger.s))
         self.head.forget("X")
         for name in set(self.embed.env) - set(self.kept):
             self.embed.forget(name)
@@ -191,7 +188,7 @@ class Micro:
         """Head and loss; the root is given up, then the logits, then autocast's weights."""
         ledger, head, s = self.ledger, self.head, self.ledger.s
         if s.loss_head == "transformers":
-            head.run(blocks.LOSS[:1])
+            head.run(blocks.LOGITS)
             self.logits_at = len(head.nodes)
         elif s.loss_head == "chunked":
             heads.chunks_forward(self)
@@ -200,7 +197,7 @@ class Micro:
         if s.split:
             self.sharding.post_forward(ledger.head_group)
         if s.loss_head == "transformers":
-            head.run(blocks.LOSS[1:])
+            head.run(blocks.cross_entropy(s))
         head.forget("Y")
         if not s.split:
             self.sharding.post_forward(ledger.head_group)

@@ -37,6 +37,8 @@ class Structure:
     num_layers: int
     tied: bool
     grouped: bool
+    one_kv: bool
+    single: bool
     layer: tuple[tuple[str, Parameter], ...]
     root: tuple[tuple[str, Parameter], ...]
     alone: bool
