@@ -1,0 +1,411 @@
+"""The ten inputs of a training step: one table of fields, from which all else derives.
+
+`FIELDS` is the only place where a unit, a bound, a default or a label is written. Validation,
+the widget's traits and sliders, the HTTP schema, the command line and the docs all read it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from numbers import Real
+from typing import Any, Final, Literal
+
+__all__ = [
+    "FIELDS",
+    "GPUS",
+    "PRESETS",
+    "ConfigError",
+    "Field",
+    "Gpu",
+    "Preset",
+    "TrainingConfig",
+    "preset",
+]
+
+Number = int | float
+
+
+class ConfigError(ValueError):
+    """A bad input: which field, which value, and what is allowed.
+
+    Parameters
+    ----------
+    field : str
+        Name of the offending field.
+    value : object
+        What was given.
+    allowed : str
+        What would have been accepted, in words.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}: {describe(value)} is not allowed; {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.allowed)
+
+
+def describe(value: object, limit: int = 60) -> str:
+    """Return ``repr(value)``, cut to `limit` characters and safe for any object."""
+    if isinstance(value, int) and value.bit_length() > 8 * limit:
+        return f"an integer of {value.bit_length()} bits"  # repr() itself refuses the largest
+    try:
+        text = repr(value)
+    except Exception:  # a foreign object may fail in any way; the message must not
+        text = f"<{type(value).__name__}>"
+    text = " ".join(text.split())  # an array's repr has lines
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def grouped(value: Number) -> str:
+    """Write a number with a space between thousands from 10 000: ``1 000 000``, ``4096``."""
+    return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input: its name in the API, its meaning, and what it accepts.
+
+    Attributes
+    ----------
+    name : str
+        Name in the HTTP API and in `TrainingConfig`.
+    label, help, unit : str
+        Words for people; `unit` may be empty.
+    group : str
+        Heading under which the widget shows the field.
+    kind : {"int", "float"}
+        Type of a valid value.
+    default : int or float
+        Value of the published reference request.
+    bounds : tuple of numbers
+        Smallest and largest accepted value, both included.
+    choices : tuple of numbers
+        The only accepted values, where the field is a choice; else empty.
+    slider : tuple of numbers
+        First and last slider position. Typed values may lie beyond, within `bounds`.
+    scale : {"log", "linear"}
+        Spacing of the slider positions.
+    """
+
+    name: str
+    label: str
+    unit: str
+    help: str
+    group: str
+    kind: Literal["int", "float"]
+    default: Number
+    bounds: tuple[Number, Number]
+    choices: tuple[Number, ...] = ()
+    slider: tuple[Number, Number] = (0, 1)
+    scale: Literal["log", "linear"] = "log"
+
+    @property
+    def allowed(self) -> str:
+        """What the field accepts, in words."""
+        if self.choices:
+            *most, last = (grouped(choice) for choice in self.choices)
+            return f"must be {', '.join(most)} or {last}"
+        noun = "a whole number" if self.kind == "int" else "a number"
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"must be {noun} from {grouped(self.bounds[0])} to {grouped(self.bounds[1])}{unit}"
+
+    def validate(self, value: object) -> Number:
+        """Return `value` as a plain Python number of the field's kind.
+
+        Integral floats and NumPy scalars count as integers; strings and booleans are not
+        numbers, except that a switch (choices 0 and 1) also takes True and False.
+
+        Raises
+        ------
+        ConfigError
+            Naming the field, the value and what is allowed.
+        """
+        number: Any = value
+        kind = type(value)
+        if kind is not float and kind is not int:  # the usual two skip the slow ABC checks
+            number = _plain(value)
+            if isinstance(number, bool) and self.choices == (0, 1):
+                number = int(number)
+            elif isinstance(number, bool) or not isinstance(number, Real):
+                raise ConfigError(self.name, value, self.allowed)
+        low, high = self.bounds
+        # Bounds before conversion: NaN fails them and huge integers never overflow.
+        if not low <= number <= high:
+            raise ConfigError(self.name, value, self.allowed)
+        result = int(number) if self.kind == "int" else float(number)
+        if (self.kind == "int" and result != number) or (
+            self.choices and result not in self.choices
+        ):
+            raise ConfigError(self.name, value, self.allowed)
+        return result
+
+    def slider_values(self) -> list[Number]:
+        """Return the value at each slider position, rising, powers of two included."""
+        if self.choices:
+            return list(self.choices)
+        low, high = self.slider
+        if self.scale == "linear":
+            return list(range(int(low), int(high) + 1))
+        octaves = round(math.log2(high / low))
+        raw = [low * 2 ** (i / 16) for i in range(16 * octaves + 1)]
+        if self.kind == "int":
+            return sorted({_round_to(value, 3) for value in raw})
+        return [value if i % 16 == 0 else float(f"{value:.3g}") for i, value in enumerate(raw)]
+
+
+def _round_to(value: float, bits: int) -> int:
+    """Round to a whole number of `bits` + 1 significant bits: 1, 2, … 16, 18, 20 …."""
+    step: int = 2 ** max(0, math.floor(math.log2(value)) - bits)
+    return round(value / step) * step
+
+
+def _plain(value: object) -> Any:
+    """Return a number or boolean as Python's own type; None for anything else.
+
+    NumPy scalars have to be converted before they meet a bound: comparing casts the bound to
+    the scalar's type, and in a float16 every large one is infinity.
+    """
+    if isinstance(value, Real) or type(value).__name__ == "bool":
+        return value.item() if hasattr(value, "item") else value
+    return None
+
+
+FIELDS: Final[Mapping[str, Field]] = {
+    field.name: field
+    for field in (
+        Field(
+            "model_params_b", "Parameters (B)", "10⁹ parameters",
+            "Parameters of the model, in billions.",
+            "Model", "float", 8.0, (0.001, 100_000), slider=(0.125, 2048),
+        ),
+        Field(
+            "num_gpus", "GPUs", "",
+            "GPUs that train together; the ZeRO stage says what they share.",
+            "Cluster", "int", 8, (1, 1_000_000), slider=(1, 2048),
+        ),
+        Field(
+            "gpu_memory_gb", "GPU memory", "10⁹ bytes",
+            "Memory of one GPU (HBM), as it is sold.",
+            "Cluster", "float", 80.0, (0.1, 100_000), slider=(8, 512),
+        ),
+        Field(
+            "micro_batch", "Micro-batch", "sequences",
+            "Sequences that one GPU processes at a time.",
+            "Batch", "int", 4, (1, 65_536), slider=(1, 128),
+        ),
+        Field(
+            "seq_length", "Sequence", "tokens",
+            "Tokens in one sequence.",
+            "Batch", "int", 4096, (1, 2**24), slider=(256, 262_144),
+        ),
+        Field(
+            "num_layers", "Layers", "",
+            "Transformer layers.",
+            "Model", "int", 32, (1, 10_000), slider=(1, 160), scale="linear",
+        ),
+        Field(
+            "hidden_dim", "Hidden size", "",
+            "Width of the residual stream.",
+            "Model", "int", 4096, (1, 2**20), slider=(256, 65_536),
+        ),
+        Field(
+            "precision_bits", "Precision", "bits",
+            "Bits of one weight and of one gradient; the optimizer keeps fp32 states.",
+            "Training", "float", 16.0, (8, 32), choices=(8, 16, 32),
+        ),
+        Field(
+            "zero_stage", "ZeRO stage", "",
+            "What the GPUs share: 0 nothing, 1 optimizer states, 2 also gradients, "
+            "3 also weights (FSDP).",
+            "Training", "int", 3, (0, 3), choices=(0, 1, 2, 3),
+        ),
+        Field(
+            "grad_ckpt", "Checkpointing", "",
+            "Activation checkpointing: keep one input per layer, recompute the rest.",
+            "Training", "int", 1, (0, 1), choices=(0, 1),
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One training step to size: the ten published inputs, validated.
+
+    Missing fields take the defaults, which are the published reference request.
+    See `FIELDS` for the unit, the bounds and the meaning of each.
+
+    Raises
+    ------
+    ConfigError
+        Where a value isn't allowed.
+    """
+
+    model_params_b: float = 8.0
+    num_gpus: int = 8
+    gpu_memory_gb: float = 80.0
+    micro_batch: int = 4
+    seq_length: int = 4096
+    num_layers: int = 32
+    hidden_dim: int = 4096
+    precision_bits: float = 16.0
+    zero_stage: int = 3
+    grad_ckpt: int = 1
+
+    def __post_init__(self) -> None:
+        values = self.__dict__  # frozen: normalised values are written past __setattr__
+        for name, field in FIELDS.items():
+            values[name] = field.validate(values[name])
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object]) -> TrainingConfig:
+        """Build a config from a mapping, refusing names that aren't fields.
+
+        Raises
+        ------
+        ConfigError
+            For an unknown name (with the nearest known one) or a bad value.
+        """
+        check_names(values)
+        return cls(**values)  # type: ignore[arg-type]  # validated in __post_init__
+
+    def replace(self, **changes: object) -> TrainingConfig:
+        """Return a copy with some fields changed; raises `ConfigError` as `from_mapping`."""
+        check_names(changes)
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Number]:
+        """Return the ten inputs in the published order."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+
+def check_names(names: Iterable[object]) -> None:
+    """Raise `ConfigError` for the first name that isn't one of the ten fields."""
+    for name in names:
+        if name not in FIELDS:
+            near = get_close_matches(name, FIELDS, 1) if isinstance(name, str) else []
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            known = ", ".join(FIELDS)
+            raise ConfigError("unknown field", name, f"must be one of {known}{hint}")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published starting point: a name, all ten values, and the card they belong to."""
+
+    name: str
+    config: TrainingConfig
+    gpu: str = "H100 · 80 GB"
+
+
+PRESETS: Final[tuple[Preset, ...]] = (
+    Preset("Llama-3-8B · 8×H100", TrainingConfig()),
+    Preset("Llama-3-70B · 64×H100", TrainingConfig(70.0, 64, 80.0, 1, 8192, 80, 8192, 16.0, 3, 1)),
+    Preset(
+        "Llama-3-405B · 512 GPUs", TrainingConfig(405.0, 512, 80.0, 1, 8192, 126, 16384, 16.0, 3, 1)
+    ),
+)
+
+
+def preset(name: str) -> TrainingConfig:
+    """Return the config of the preset called `name`, or whose name begins so.
+
+    Raises
+    ------
+    ConfigError
+        Where no preset, or more than one, matches.
+    """
+    found = [p for p in PRESETS if p.name == name] or [
+        p for p in PRESETS if isinstance(name, str) and name and p.name.startswith(name)
+    ]
+    if len(found) != 1:
+        raise ConfigError("preset", name, "must be one of " + ", ".join(p.name for p in PRESETS))
+    return found[0].config
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU with the two numbers that its memory goes by.
+
+    Attributes
+    ----------
+    name : str
+        Product name.
+    nominal_gb : float
+        What it is sold as, 10⁹ bytes: used by the reduced-order model.
+    usable_gib : float
+        What `torch.cuda` reports, 2³⁰ bytes: used by the architecture-aware model.
+    exact : bool
+        Whether `usable_gib` was read in published logs (else it is near, not exact).
+    """
+
+    name: str
+    nominal_gb: float
+    usable_gib: float
+    exact: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name and size, which together are unique: ``H100 · 80 GB``."""
+        return f"{self.name} · {self.nominal_gb:g} GB"
+
+
+# Smallest first: the widget's list and the "bigger card" advice read it in this order.
+GPUS: Final[tuple[Gpu, ...]] = (
+    Gpu("T4", 16, 14.6),
+    Gpu("V100", 16, 15.8),
+    Gpu("L4", 24, 22.0),
+    Gpu("A10G", 24, 22.1, exact=True),
+    Gpu("RTX 3090", 24, 23.6),
+    Gpu("RTX 4090", 24, 23.6),
+    Gpu("V100", 32, 31.7, exact=True),
+    Gpu("RTX 5090", 32, 31.4),
+    Gpu("A100", 40, 39.4, exact=True),
+    Gpu("L40S", 48, 44.5),
+    Gpu("A100", 80, 79.1, exact=True),
+    Gpu("H100", 80, 79.1, exact=True),
+    Gpu("H200", 141, 139.8),
+    Gpu("B200", 180, 178.4),
+    Gpu("MI300X", 192, 191.7),
+    Gpu("MI325X", 256, 255.7),
+)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a request body (no field is required)."""
+    properties: dict[str, Any] = {}
+    for field in FIELDS.values():
+        kind: str | list[str] = "integer" if field.kind == "int" else "number"
+        limits: dict[str, Any] = (
+            {"enum": list(field.choices)}
+            if field.choices
+            else {"minimum": field.bounds[0], "maximum": field.bounds[1]}
+        )
+        if field.choices == (0, 1):  # a switch, as in Field.validate
+            kind, limits = ["integer", "boolean"], {"enum": [0, 1, False, True]}
+        properties[field.name] = {
+            "type": kind,
+            "title": field.label,
+            "description": field.help + (f" Unit: {field.unit}." if field.unit else ""),
+            "default": field.default,
+            **limits,
+        }
+    return {
+        "type": "object",
+        "title": "TrainingConfig",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+# The dataclass repeats names and defaults so that editors and type checkers see them.
+assert {f.name: f.default for f in fields(TrainingConfig)} == {  # noqa: S101
+    f.name: f.default for f in FIELDS.values()
+}

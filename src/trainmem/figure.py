@@ -1,0 +1,270 @@
+"""The figure: memory against GPU count, against sequence length, and the HBM budget.
+
+`plot` returns a matplotlib `Figure`; the `draw_…` functions draw one panel on axes of yours.
+`trainmem.frames` draws the same panels fast enough to follow a slider.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from matplotlib.figure import Figure
+
+from trainmem.config import grouped
+from trainmem.drawing.budget import BAR, BudgetPanel
+from trainmem.drawing.lettering import font
+from trainmem.drawing.panel import Panel
+from trainmem.drawing.style import (
+    COLORS,
+    TEXT,
+    THEMES,
+    Theme,
+    axis_top,
+    theme_named,
+    write_capacity,
+    write_gb,
+)
+from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
+from trainmem.simulation import GB, Simulation
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "COLORS",
+    "THEMES",
+    "Drawing",
+    "Theme",
+    "describe",
+    "draw_budget",
+    "draw_gpu_sweep",
+    "draw_seq_sweep",
+    "frame_size",
+    "plot",
+]
+
+
+def plot(
+    simulation: Simulation, *, theme: str = "light", size: tuple[float, float] = (9.0, 4.2)
+) -> Figure:
+    """Draw the three panels.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What to show.
+    theme : {"light", "dark"}
+        Colours.
+    size : tuple of float
+        Width and height, inches. Narrow figures stack the panels.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A figure of its own, unknown to pyplot: save it with ``savefig``, or leave it as the
+        last line of a cell.
+
+    Raises
+    ------
+    ValueError
+        For an unknown theme, or a size too small for the panels.
+    """
+    drawing = Drawing(size[0] * 72, size[1] * 72, theme)
+    drawing.scale(simulation)
+    drawing.update(simulation)
+    return drawing.figure
+
+
+def draw_gpu_sweep(
+    ax: Axes, simulation: Simulation, *, theme: str = "light", top: float | None = None
+) -> None:
+    """Draw memory per GPU against GPU count on `ax`; `top` is the top of the y axis, GB."""
+    _draw(GpuPanel(ax, theme_named(theme)), simulation, top)
+
+
+def draw_seq_sweep(
+    ax: Axes, simulation: Simulation, *, theme: str = "light", top: float | None = None
+) -> None:
+    """Draw memory per GPU against sequence length on `ax`; `top` as in `draw_gpu_sweep`."""
+    _draw(SeqPanel(ax, theme_named(theme)), simulation, top)
+
+
+def draw_budget(
+    ax: Axes, simulation: Simulation, *, theme: str = "light", top: float | None = None
+) -> None:
+    """Draw the HBM budget as a stacked bar on `ax`; `top` as in `draw_gpu_sweep`."""
+    _draw(BudgetPanel(ax, theme_named(theme)), simulation, top)
+
+
+def _draw(panel: Panel, simulation: Simulation, top: float | None) -> None:
+    top = _top(simulation) if top is None else top
+    panel.scale(simulation, top)
+    panel.update(simulation, top)
+
+
+def describe(simulation: Simulation) -> str:
+    """Return the figure in words, as the text alternative of its image."""
+    need, capacity = simulation.components, write_capacity(simulation.gpu_capacity_gb)
+    margin = write_gb(abs(simulation.headroom_gb))
+    result = (
+        f"fits, {margin} GB of headroom" if simulation.fits else f"does not fit, {margin} GB short"
+    )
+    parts = ", ".join(f"{name} {write_gb(getattr(need, name) / GB)}" for name in COLORS)
+    fewest, longest = simulation.min_gpus_to_fit, longest_sequence(simulation)
+    gpus = "no GPU count fits" if fewest is None else f"at least {grouped(fewest)} GPUs fit it"
+    if longest is None:
+        tokens = "no sequence length fits"
+    elif longest >= LONGEST:
+        tokens = "every sequence length fits"
+    else:
+        tokens = f"sequences fit up to {grouped(int(longest))} tokens"
+    return (
+        f"Memory per GPU: {write_gb(need.total / GB)} of {capacity} GB, {result}. "
+        f"GB by kind: {parts}. At this setting {gpus}; {tokens}."
+    )
+
+
+def _top(simulation: Simulation) -> float:
+    return axis_top(float(simulation.components.total) / GB, simulation.gpu_capacity_gb)
+
+
+class Rect(NamedTuple):
+    """Where a panel lies in the figure, points from the lower left corner."""
+
+    left: float
+    bottom: float
+    width: float
+    height: float
+
+
+LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 28.0, 40.0  # margins of a row: axis, rim, title, axis
+BUDGET = BAR + 112.0  # the bar and its labels
+GAP, NEAR = 34.0, 22.0  # between the two sweeps, before the budget
+ONE_ROW, TWO_ROWS = 600.0, 380.0  # widths from which the panels fit so
+NARROWEST, SHORTEST = 200.0, 50.0  # width of a figure, height of a panel
+
+
+def frame_size(width: int) -> tuple[int, int]:
+    """Return the size of the picture for a view `width` CSS pixels wide, also CSS pixels.
+
+    Widths end at 280 and 2000.
+    """
+    width = round(min(max(width, 280), 2000))
+    if width >= ONE_ROW:
+        return width, 2 * round(min(max(0.24 * width, 155), 280))  # even: whole at ratio 1.5
+    return width, 500 if width >= TWO_ROWS else 660
+
+
+def layout(width: float, height: float) -> dict[str, Rect]:
+    """Return where each panel goes; those that start a row carry the y axis' labels.
+
+    Raises
+    ------
+    ValueError
+        Where the panels wouldn't fit.
+    """
+    rows = 1 if width >= ONE_ROW else 2 if width >= TWO_ROWS else 3
+    least = rows * (TOP + BOTTOM + SHORTEST)
+    if width < NARROWEST or height < least:
+        raise ValueError(
+            f"size: {width / 72:.1f} × {height / 72:.1f} inches is not allowed; at this width it "
+            f"must be at least {max(width, NARROWEST) / 72:.1f} × {least / 72:.1f}"
+        )
+    tall = height / rows - TOP - BOTTOM
+    bottoms = [BOTTOM + row * height / rows for row in reversed(range(rows))]
+    first, last = bottoms[0], bottoms[-1]
+    whole = width - LEFT - RIGHT
+    beside = width - LEFT - NEAR - BUDGET  # what the budget leaves of a row
+    budget = Rect(width - BUDGET, last, BUDGET, tall)
+    if rows == 1:
+        gpus = 0.53 * (beside - GAP)
+        seq = Rect(LEFT + gpus + GAP, last, beside - GAP - gpus, tall)
+        return {"gpus": Rect(LEFT, first, gpus, tall), "seq": seq, "budget": budget}
+    if rows == 2:
+        seq = Rect(LEFT, last, beside, tall)
+        return {"gpus": Rect(LEFT, first, whole, tall), "seq": seq, "budget": budget}
+    return {
+        name: Rect(LEFT, bottom, whole, tall) for name, bottom in zip(PANELS, bottoms, strict=True)
+    }
+
+
+PANELS: Final[Mapping[str, Callable[[Axes, Theme, float], Panel]]] = {
+    "gpus": GpuPanel,
+    "seq": SeqPanel,
+    "budget": BudgetPanel,
+}
+
+
+class PictureFigure(Figure):
+    """A figure that notebooks show as it is, whether or not pyplot was ever imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=self.dpi)
+        return buffer.getvalue()
+
+
+class Drawing:
+    """The figure and its panels, ready to show one simulation after another.
+
+    Parameters
+    ----------
+    width, height : float
+        Points.
+    theme : str
+        Name of a theme.
+    dpi : float
+        72 draws one pixel a point.
+    """
+
+    def __init__(self, width: float, height: float, theme: str, dpi: float = 100) -> None:
+        colors = theme_named(theme)
+        self.figure = PictureFigure(
+            figsize=(width / 72, height / 72), dpi=dpi, linewidth=0,
+            facecolor=colors.background, edgecolor="none", frameon=True,
+        )  # fmt: skip
+        self.figure.set_layout_engine("none")
+        self.panels: list[Panel] = []
+        for name, rect in layout(width, height).items():
+            ax = self.figure.add_axes(
+                (rect.left / width, rect.bottom / height, rect.width / width, rect.height / height)
+            )
+            first = rect.left == LEFT
+            spill = min(GAP, width - rect.left - rect.width) - 8
+            self.panels.append(PANELS[name](ax, colors, spill))
+            ax.tick_params(axis="y", labelleft=first)
+            if first:
+                ax.set_ylabel(
+                    "GB per GPU", loc="center", color=colors.muted, fontproperties=font(TEXT)
+                )
+                ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5)
+
+    @property
+    def moving(self) -> list[Artist]:
+        """The artists that `update` moves, in the order in which they are drawn."""
+        return [
+            artist
+            for panel in self.panels
+            for artist in sorted(panel.moving, key=lambda artist: artist.get_zorder())
+        ]
+
+    def axes_key(self, simulation: Simulation) -> tuple[float, ...]:
+        """Return all that `scale` depends on."""
+        ends = [end for panel in self.panels for end in panel.range(simulation)]
+        return (_top(simulation), *ends)
+
+    def scale(self, simulation: Simulation) -> None:
+        """Set the axes."""
+        for panel in self.panels:
+            panel.scale(simulation, _top(simulation))
+        for artist in self.figure.findobj():  # ``plt.xkcd()`` may have been on at their birth
+            artist.set_sketch_params(None)
+            artist.set_path_effects([])
+
+    def update(self, simulation: Simulation) -> None:
+        """Move the artists."""
+        for panel in self.panels:
+            panel.update(simulation, _top(simulation))

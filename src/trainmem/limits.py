@@ -1,0 +1,101 @@
+"""Exact limits of any memory model: the fewest GPUs, the longest sequence, the largest batch.
+
+Each is found without a scan: a guess from two evaluations, which is exact where the memory is
+affine (in 1/N for GPUs, in the value otherwise), then bisection of what the guess leaves open.
+Whatever is returned was checked by the model itself, its neighbour too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from trainmem.config import FIELDS, TrainingConfig
+from trainmem.reduced import Components
+
+__all__ = ["MemoryModel", "largest_that_fits", "smallest_num_gpus"]
+
+
+class MemoryModel(Protocol):
+    """What `trainmem.simulate` needs of a memory model."""
+
+    @property
+    def description(self) -> str:
+        """One line that names the model; `model` in the API answer."""
+
+    def components(self, config: TrainingConfig, **axes: Any) -> Components:
+        """Return bytes per GPU by kind.
+
+        Keywords ``num_gpus``, ``seq_length`` or ``micro_batch`` replace the config's value by
+        a number or an array, over which the result broadcasts.
+        """
+
+    def capacity_bytes(self, config: TrainingConfig) -> float:
+        """Return the bytes that one GPU offers."""
+
+    def bytes_per_param(self, config: TrainingConfig) -> float:
+        """Return the bytes of unsharded model states per parameter."""
+
+
+def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
+    """Return the smallest GPU count at which `config` fits, or None where none does.
+
+    Assumes that memory per GPU never grows with the count.
+    """
+    most = int(FIELDS["num_gpus"].bounds[1])
+    capacity = model.capacity_bytes(config)
+
+    def total(count: int) -> float:
+        return float(model.components(config, num_gpus=count).total)
+
+    alone, spread = total(1), total(most)
+    if alone <= capacity:
+        return 1
+    if spread > capacity:
+        return None
+    shared = (alone - spread) / (1 - 1 / most)  # total(N) = floor + shared / N
+    room = capacity - (alone - shared)
+    guess = math.ceil(shared / room) if room > 0 else most
+    return _boundary(lambda count: total(count) > capacity, 1, most, guess) + 1
+
+
+def largest_that_fits(
+    model: MemoryModel, config: TrainingConfig, field: Literal["seq_length", "micro_batch"]
+) -> int | None:
+    """Return the largest value of `field` at which `config` fits, or None where none does.
+
+    Values end at the field's upper bound. Assumes that memory never falls as the value grows.
+    """
+    most = int(FIELDS[field].bounds[1])
+    capacity = model.capacity_bytes(config)
+
+    def total(value: int) -> float:
+        return float(model.components(config, **{field: value}).total)
+
+    least, greatest = total(1), total(most)
+    if least > capacity:
+        return None
+    if greatest <= capacity:
+        return most
+    slope = (greatest - least) / (most - 1)
+    guess = 1 + math.floor((capacity - least) / slope) if slope > 0 else 1
+    return _boundary(lambda value: total(value) <= capacity, 1, most, guess)
+
+
+def _boundary(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:
+    """Return the last value at which `holds`, given that it does at `low`, not at `high`."""
+    for near in (guess - 1, guess, guess + 1):
+        if low < near < high:
+            if holds(near):
+                low = near
+            else:
+                high = near
+                break
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,221 @@
+"""The reduced-order model: bytes per GPU of one training step, small enough for a blackboard.
+
+Every function works on plain numbers and broadcasts over NumPy arrays (integer or float64)
+alike: it is written with arithmetic only, so a Python float stays one, and one formula serves
+both.
+
+Symbols: β bytes per value (``precision_bits / 8``), P parameters, N GPUs, b micro batch,
+s sequence length, h hidden size, L layers.
+
+Sources
+-------
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+Models", §3.1 (mixed-precision Adam) and §5 (the three stages).
+Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models",
+§4.1 (bytes that one layer saves) and §5 (recomputation).
+Only the checkpointed case at 16 bits is fixed by the published answer; what the other cases
+do is this project's reading, one named constant each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from trainmem.config import TrainingConfig
+
+
+MASTER_BYTES: Final = 4.0
+"""fp32 master weight per parameter (ZeRO §3.1); at 32 bits the weight is its own master."""
+
+MOMENT_BYTES: Final = 8.0
+"""Adam's two fp32 moments per parameter (ZeRO §3.1)."""
+
+LAYER_BYTES: Final = 34.0
+"""Bytes that one layer saves per s·b·h at 16 bits, attention scores not stored
+(Korthikanti et al. §4.1: 34 + 5as/h without the second term)."""
+
+LAYER_BITS: Final = 16.0
+"""Precision at which `LAYER_BYTES` was counted; other precisions scale it."""
+
+LIVE_LAYERS_CHECKPOINTED: Final = 2.0
+"""Layers' worth alive in backward with checkpointing: the recomputed activations of one
+layer and the gradients of those."""
+
+LIVE_LAYERS_SAVED: Final = 1.0
+"""The same without: only the gradients, as every layer's activations are saved already."""
+
+CHUNK: Final = 8192
+"""Configurations per pass of `totals`: a dozen float64 temporaries stay in the L2 cache."""
+
+
+class Components(NamedTuple):
+    """Bytes per GPU by kind; numbers or arrays of one shape."""
+
+    weights: Any
+    gradients: Any
+    optimizer: Any
+    activations: Any
+
+    @property
+    def states(self) -> Any:
+        """Model states: weights, gradients and optimizer states, bytes."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> Any:
+        """All that one GPU holds at the peak, bytes."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def bytes_per_param(precision_bits: Any) -> Any:
+    """Return the bytes of model states per parameter: 16 at 16 bits (ZeRO §3.1)."""
+    beta = precision_bits / 8
+    return 2 * beta + _optimizer_bytes(precision_bits)
+
+
+def _optimizer_bytes(precision_bits: Any) -> Any:
+    return MOMENT_BYTES + MASTER_BYTES * (precision_bits < 32)
+
+
+def components(
+    *,
+    model_params_b: Any,
+    num_gpus: Any,
+    micro_batch: Any,
+    seq_length: Any,
+    num_layers: Any,
+    hidden_dim: Any,
+    precision_bits: Any,
+    zero_stage: Any,
+    grad_ckpt: Any,
+    gpu_memory_gb: Any = None,
+) -> Components:
+    """Return the bytes that one GPU needs at the peak of a step, by kind.
+
+    Parameters
+    ----------
+    model_params_b : number or ndarray
+        Parameters, 10⁹.
+    num_gpus, micro_batch, seq_length, num_layers, hidden_dim : number or ndarray
+        Counts; `seq_length` may be fractional (the published sweep is).
+    precision_bits : number or ndarray
+        8, 16 or 32.
+    zero_stage : number or ndarray
+        0 to 3 (ZeRO §5): 1 divides the optimizer states by N, 2 also the gradients,
+        3 also the weights.
+    grad_ckpt : number or ndarray
+        1 with activation checkpointing, 0 without (Korthikanti et al. §5).
+    gpu_memory_gb : optional
+        Ignored: the need doesn't depend on the card. Accepted so that a whole config
+        can be passed.
+
+    Returns
+    -------
+    Components
+        Bytes, each of the broadcast shape of its own inputs (plain floats for plain numbers).
+    """
+    params = model_params_b * 1e9
+    beta = precision_bits / 8
+    weights = params * beta / _shards(3, zero_stage, num_gpus)
+    gradients = params * beta / _shards(2, zero_stage, num_gpus)
+    optimizer = params * _optimizer_bytes(precision_bits) / _shards(1, zero_stage, num_gpus)
+
+    # β first: the product is then a float and no integer array overflows. The sequence length,
+    # which sweeps, last: the rest is then one number.
+    layer_input = beta * micro_batch * hidden_dim * seq_length
+    layer = layer_input * (LAYER_BYTES * 8 / LAYER_BITS)
+    # A number is a switch; arrays mix both cases.
+    if isinstance(grad_ckpt, np.ndarray):
+        activations = np.where(
+            grad_ckpt,
+            _checkpointed(layer_input, layer, num_layers),
+            _saved(layer, num_layers),
+        )
+    elif grad_ckpt:
+        activations = _checkpointed(layer_input, layer, num_layers)
+    else:
+        activations = _saved(layer, num_layers)
+    return Components(weights, gradients, optimizer, activations)
+
+
+def _shards(stage: int, zero_stage: Any, num_gpus: Any) -> Any:
+    """Return among how many GPUs the states are divided that `stage` shards: N or 1."""
+    if isinstance(zero_stage, np.ndarray):
+        return 1 + (num_gpus - 1) * (zero_stage >= stage)
+    return num_gpus if zero_stage >= stage else 1
+
+
+def _checkpointed(layer_input: Any, layer: Any, num_layers: Any) -> Any:
+    return layer_input * num_layers + layer * LIVE_LAYERS_CHECKPOINTED
+
+
+def _saved(layer: Any, num_layers: Any) -> Any:
+    return layer * num_layers + layer * LIVE_LAYERS_SAVED
+
+
+class ReducedModel:
+    """The formulas above as a memory model for `trainmem.simulate` (see `limits.MemoryModel`)."""
+
+    description: Final = (
+        "reduced-order LLM training-memory model -- model states, sharding, activations, "
+        "capacity fit (educational)"
+    )
+
+    def components(self, config: TrainingConfig, **axes: Any) -> Components:
+        """Return `components` of a config, some inputs replaced by numbers or arrays."""
+        return components(**(config.__dict__ | axes))
+
+    def capacity_bytes(self, config: TrainingConfig) -> float:
+        """Return what one GPU holds: the nominal 10⁹ bytes per GB."""
+        return config.gpu_memory_gb * 1e9
+
+    def bytes_per_param(self, config: TrainingConfig) -> float:
+        """Return the bytes of model states per parameter."""
+        return float(bytes_per_param(config.precision_bits))
+
+
+REDUCED: Final = ReducedModel()
+
+
+def totals(**inputs: ArrayLike) -> NDArray[np.float64]:
+    """Return the total bytes per GPU over a broadcast grid, in bounded memory.
+
+    Takes the keywords of `components`. The grid is walked in chunks of `CHUNK`
+    configurations, so temporaries stay in cache whatever the grid's size.
+
+    Returns
+    -------
+    ndarray of float64
+        Bytes, of the inputs' broadcast shape.
+    """
+    names = list(inputs)
+    arrays = np.broadcast_arrays(*(np.asarray(value) for value in inputs.values()))
+    out = np.empty(arrays[0].shape)
+    flat = out.reshape(-1)
+    for part in _chunks(out.size):
+        block = {
+            # One value repeated (a broadcast scalar) stays a number: no array is filled with it.
+            name: array.flat[0] if _constant(array) else _part(array, part)
+            for name, array in zip(names, arrays, strict=True)
+        }
+        flat[part] = components(**block).total
+    return out
+
+
+def _chunks(size: int) -> Iterator[slice]:
+    return (slice(start, min(start + CHUNK, size)) for start in range(0, size, CHUNK))
+
+
+def _part(array: NDArray[Any], part: slice) -> NDArray[Any]:
+    """Return a run of the array in C order: a view where memory allows, else a copy."""
+    return array.reshape(-1)[part] if array.flags.c_contiguous else array.flat[part]
+
+
+def _constant(array: NDArray[Any]) -> bool:
+    """Whether a broadcast array repeats one value (all its strides are zero)."""
+    return array.size > 0 and not any(array.strides)

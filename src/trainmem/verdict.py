@@ -1,0 +1,202 @@
+"""The sentences: what dominates, what frees memory, and why no GPU count fits.
+
+Each says only what is true for the case at hand. The published grammar is
+``what dominates -- why and what frees memory here; the stage in words``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmem.config import FIELDS, TrainingConfig, grouped
+from trainmem.reduced import Components
+
+__all__ = ["Case", "banner", "sentence", "why_no_count_fits"]
+
+STAGE_WORDS = (
+    "ZeRO-0 / DDP (nothing sharded)",
+    "ZeRO-1 (optimizer states sharded)",
+    "ZeRO-2 (optimizer states and gradients sharded)",
+    "ZeRO-3 / FSDP (fully sharded)",
+)
+PUBLISHED = (  # to the letter, for a state-dominated request that fits at stage 3
+    "sharding across more GPUs (higher ZeRO/FSDP stage) is what frees memory here, "
+    "not checkpointing"
+)
+WHOLE = ("", "weights and gradients", "weights", "")  # what stages 1 and 2 leave unsharded
+MOST_GPUS = int(FIELDS["num_gpus"].bounds[1])
+WORTH_NAMING = 0.1  # part of the need that more GPUs must be able to divide to be named
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a sentence may speak of.
+
+    Attributes
+    ----------
+    config : TrainingConfig
+        The request.
+    need : Components
+        Bytes per GPU by kind.
+    capacity : float
+        Bytes that one GPU offers.
+    min_gpus : int or None
+        Smallest count that fits.
+    checkpointing_frees : float
+        Bytes that turning checkpointing on would free; 0 where it is on.
+    """
+
+    config: TrainingConfig
+    need: Components
+    capacity: float
+    min_gpus: int | None
+    checkpointing_frees: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the need is at most the capacity."""
+        return bool(self.need.total <= self.capacity)
+
+    @property
+    def states_dominate(self) -> bool:
+        """Model states are at least the activations."""
+        return bool(self.need.states >= self.need.activations)
+
+    @property
+    def sharded_share(self) -> float:
+        """Part of the need that the GPUs share, 0 to 1."""
+        parts = (self.need.optimizer, self.need.gradients, self.need.weights)
+        return float(sum(parts[: self.config.zero_stage]) / self.need.total)
+
+    @property
+    def more_gpus_free(self) -> bool:
+        """Whether more GPUs would divide a part of the need that is worth naming."""
+        return self.config.num_gpus < MOST_GPUS and self.sharded_share >= WORTH_NAMING
+
+
+def sentence(case: Case) -> str:
+    """Return the `verdict` of the API answer."""
+    label = "model-state-dominated" if case.states_dominate else "activation-dominated"
+    why = f"{_largest(case)} dominate"
+    if case.states_dominate and case.fits and case.config.zero_stage == 3:
+        frees = PUBLISHED
+    else:
+        if not case.fits:
+            why += f", {_gb(case.need.total - case.capacity)} over capacity"
+        frees = _what_frees(case)
+    if not case.fits and case.min_gpus is None:
+        frees += f"; no GPU count fits: {why_no_count_fits(case)}"
+    return f"{label} -- {why}; {frees}; {STAGE_WORDS[case.config.zero_stage]}"
+
+
+def banner(case: Case) -> str:
+    """Return the widget's sentence, to follow "Fits" or "Out of memory"."""
+    margin = case.capacity - case.need.total
+    room = f"{_gb(margin)} of headroom" if case.fits else f"{_gb(-margin)} short"
+    room = room[0].upper() + room[1:]  # "Less than 0.001 GB short."
+    label = "Model-state-dominated" if case.states_dominate else "Activation-dominated"
+    if not case.fits and case.min_gpus is None:
+        return f"{room}. {label}: {why_no_count_fits(case)}, so no number of GPUs fits."
+    share = f"{_share(case):.0%}".replace("%", " %")
+    return f"{room}. {label}: {_largest(case)} take {share}; {_what_frees(case)}."
+
+
+def why_no_count_fits(case: Case) -> str:
+    """Return the reason, where `case.min_gpus` is None."""
+    stage = case.config.zero_stage
+    if case.need.activations > case.capacity:
+        return f"activations alone ({_gb(case.need.activations)}) exceed capacity"
+    if stage == 0:
+        return "stage 0 shards nothing"
+    whole = (0.0, case.need.weights + case.need.gradients, case.need.weights, 0.0)[stage]
+    if whole + case.need.activations > case.capacity:
+        return (
+            f"the {WHOLE[stage]} that stage {stage} leaves whole ({_gb(whole)}) "
+            "and the activations exceed capacity"
+        )
+    return f"it would take more than {grouped(MOST_GPUS)} GPUs"
+
+
+def _largest(case: Case) -> str:
+    """Name what dominates: the two largest model states, or the activations."""
+    if not case.states_dominate:
+        return "activations"
+    return " and ".join(name for name, _ in _two_largest_states(case))
+
+
+def _share(case: Case) -> float:
+    """Part of the need taken by what `_largest` names."""
+    if not case.states_dominate:
+        return float(case.need.activations / case.need.total)
+    return float(sum(size for _, size in _two_largest_states(case)) / case.need.total)
+
+
+def _two_largest_states(case: Case) -> list[tuple[str, float]]:
+    states = [  # in order of mention where equal
+        ("optimizer states", case.need.optimizer),
+        ("weights", case.need.weights),
+        ("gradients", case.need.gradients),
+    ]
+    return sorted(states, key=lambda state: -state[1])[:2]
+
+
+def _what_frees(case: Case) -> str:
+    return _frees_states(case) if case.states_dominate else _frees_activations(case)
+
+
+def _frees_states(case: Case) -> str:
+    stage, gpus = case.config.zero_stage, case.config.num_gpus
+    fewest = case.min_gpus if not case.fits else None
+    enough = f" (at least {grouped(fewest)})" if fewest else ""
+    if stage == 0:
+        what = (
+            "sharding them (ZeRO stage 1 or higher)"
+            if gpus > 1
+            else "sharding them over several GPUs (ZeRO stage 1 or higher)"
+        )
+    elif stage == 3:
+        what = f"sharding across more GPUs{enough}" if case.more_gpus_free else "a smaller model"
+    elif gpus == 1:
+        what = f"sharding across more GPUs{enough}"
+    elif case.more_gpus_free:
+        what = f"a higher ZeRO stage or more GPUs{enough}"
+    else:
+        what = "a higher ZeRO stage"
+    return f"{what} is what frees memory here{_not_checkpointing(case)}"
+
+
+def _not_checkpointing(case: Case) -> str:
+    if case.config.grad_ckpt:
+        return ", not checkpointing"
+    if case.checkpointing_frees > 0:
+        return f"; checkpointing would free {_gb(case.checkpointing_frees)}"
+    return ""
+
+
+def _frees_activations(case: Case) -> str:
+    config = case.config
+    smaller = [
+        name
+        for name, can in (
+            ("a smaller micro batch", config.micro_batch > 1),
+            ("a shorter sequence", config.seq_length > 1),
+        )
+        if can
+    ]
+    if case.checkpointing_frees > 0:
+        smaller.insert(0, "checkpointing")
+    *most, last = smaller or ["a narrower or shallower model"]
+    what = (f"{', '.join(most)} or " if most else "") + last
+    if not case.fits and case.min_gpus is not None:  # the states left over make the difference
+        gpus = f"; {grouped(case.min_gpus)} GPUs would make it fit"
+    else:
+        gpus = "" if case.more_gpus_free else ", not more GPUs"
+    return f"{what} is what frees memory here{gpus}"
+
+
+def _gb(size: float) -> str:
+    """Write bytes as GB to one decimal, or finer where that would read 0.0."""
+    gb = size / 1e9
+    if gb == 0 or gb >= 0.05:
+        return f"{grouped(round(gb, 1)) if gb >= 10_000 else format(gb, '.1f')} GB"
+    return f"{gb:.2g} GB" if gb >= 0.001 else "less than 0.001 GB"
