@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from trainmem import simulate
 from trainmem.transformer import Architecture, Plan, levels, peak
 
 OPTIMIZERS = {"fused": "adamw", "foreach": "adamw_foreach", "forloop": "adamw_forloop"}
@@ -134,12 +135,8 @@ def measured_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
     return arch, plan
 
 
-def reduced_bytes(arch: Architecture, plan: Plan) -> float | None:
-    """Total of the reduced-order model for the same step, or None while it is not installed."""
-    try:
-        from trainmem import simulate
-    except ImportError:
-        return None
+def reduced_bytes(arch: Architecture, plan: Plan) -> float:
+    """Total of the reduced-order model for the same step."""
     stage = int(plan.sharding[-1]) if plan.fsdp else 0
     result = simulate(
         model_params_b=arch.num_params / 1e9,
@@ -153,7 +150,7 @@ def reduced_bytes(arch: Architecture, plan: Plan) -> float | None:
         zero_stage=stage,
         grad_ckpt=int(plan.checkpointing == "full"),
     )
-    return float(result.to_dict()["outputs"]["total_per_gpu_gb"]) * 1e9
+    return float(result.components.total)
 
 
 def evaluate(path: Path) -> list[Case]:

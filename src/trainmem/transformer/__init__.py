@@ -1,5 +1,6 @@
 """Memory of one training step of a transformer, from its architecture and how it is run."""
 
+from trainmem.transformer.adapter import TransformerModel, derived_inputs, plan_of
 from trainmem.transformer.architecture import ARCHITECTURES, Architecture, architecture
 from trainmem.transformer.overhead import Level, grade, levels
 from trainmem.transformer.plan import OPTIONS, Option, Plan
@@ -26,10 +27,13 @@ __all__ = [
     "Plan",
     "Result",
     "Timeline",
+    "TransformerModel",
     "architecture",
+    "derived_inputs",
     "grade",
     "levels",
     "peak",
     "peaks",
+    "plan_of",
     "timeline",
 ]

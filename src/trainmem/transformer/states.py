@@ -29,6 +29,21 @@ UNITS = {
 }
 
 
+def optimizer_units(precision: str, optimizer: str) -> tuple[float, ...]:
+    """Bytes an element of each optimizer state; 0 stands for one scalar on the GPU."""
+    unit = 4 if precision == "bf16_master" else UNITS[precision][0]
+    states: dict[str, tuple[float, ...]] = {
+        "adamw": (unit, unit, 0),
+        "adamw_foreach": (unit, unit),
+        "adamw_forloop": (unit, unit),
+        "sgd": (),
+        "sgd_momentum": (unit,),
+        "adam8bit": (1, 1, 4 / 256, 4 / 256),  # and an fp32 scale per block of 256
+    }
+    master = (4.0,) if precision == "bf16_master" else ()
+    return master + states[optimizer]
+
+
 @dataclass(frozen=True, slots=True)
 class Structure:
     """Everything that decides the order of events, and nothing else."""
@@ -125,7 +140,7 @@ class Ledger:
         for parameters, count in ((self.layer, s.num_layers), (self.root, 1)):
             for p in parameters.values():
                 self.emit(self.at_rest((p,), self.rest_unit), count, WEIGHTS)
-                for unit in self.optimizer_units():
+                for unit in optimizer_units(s.precision, s.optimizer):
                     key = self.at_rest((p,), unit) if unit else ("", "", 4)
                     self.emit(key, count, OPTIMIZER)
                 if s.sharding == "zero1":
@@ -145,22 +160,6 @@ class Ledger:
             return ("shard", parameters, unit)
         ((rows, cols),) = parameters
         return ("", rows + cols, unit)
-
-    def optimizer_units(self) -> tuple[float, ...]:
-        """Bytes an element of each optimizer state; 0 stands for one scalar on the GPU."""
-        master = (4,) if self.s.precision == "bf16_master" else ()
-        unit = 4 if master else self.rest_unit
-        return (
-            master
-            + {
-                "adamw": (unit, unit, 0),
-                "adamw_foreach": (unit, unit),
-                "adamw_forloop": (unit, unit),
-                "sgd": (),
-                "sgd_momentum": (unit,),
-                "adam8bit": (1, 1, 4 / 256, 4 / 256),  # and an fp32 scale per block of 256
-            }[self.s.optimizer]
-        )
 
     def gradients_at_rest(self, sign: int) -> None:
         """Allocate or free the gradients as they stay between backward and optimizer."""
