@@ -21,8 +21,8 @@ from trainmem.transformer import (
     peaks,
     timeline,
 )
+from trainmem.transformer.program import structure_of
 from trainmem.transformer.replay import Tape, net
-from trainmem.transformer.result import structure_of
 from trainmem.transformer.schedule import spread, walk
 
 LLAMA = architecture("Llama-3-8B")

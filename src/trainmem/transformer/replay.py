@@ -363,7 +363,11 @@ class Graph:
         return value, g, value.dims, value.unit
 
     def accumulate(self, value: Value, g: Storage) -> None:
-        """Give `value` a gradient; a second one allocates the sum and frees both."""
+        """Give `value` a gradient; a second one allocates the sum and frees both.
+
+        So it is in traced steps. Outside of a trace PyTorch may add in place, where nothing else
+        holds either gradient (`InputBuffer::accumulate`): then this is one such tensor too many.
+        """
         if not value.needs:
             self.tape.drop(g)
         elif value.parameter:
