@@ -45,9 +45,12 @@ def test_peak_and_phase(row):
 def test_states_and_every_phase(row):
     result = peak(*evaluate.traced_inputs(row))
     assert result.states_bytes == pytest.approx(row["states_bytes"], rel=1e-4)
-    for phase in ("fwd", "loss", "layers"):
+    phases = ["fwd", "loss", "layers"]
+    if row["case"].get("loss", "full") != "full":
+        phases.pop()  # begins in the middle of the head's frees, whose order is arbitrary
+    for phase in phases:
         true = row["moments_bytes"][phase]
-        assert result.phase_bytes[phase] == pytest.approx(true, rel=1e-3), phase
+        assert result.phase_bytes[phase] == pytest.approx(true, rel=1e-4), phase
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -1,4 +1,10 @@
-"""Memory of one training step of a transformer, from its architecture and how it is run."""
+"""Memory of one training step of a transformer, from its architecture and how it is run.
+
+In reading order: `architecture` (geometry), `plan` (how the step is run), `replay` (the engine:
+lifetimes, events), `ops` (what PyTorch's operations allocate), `blocks` (tables of tensors),
+`states`, `sharding`, `heads` and `schedule` (the walk through a step), `program` (compiled to
+matrices), `result` (answers), `overhead` (from allocated to the card), `adapter` (the ten inputs).
+"""
 
 from trainmem.transformer.adapter import TransformerModel, derived_inputs, plan_of
 from trainmem.transformer.architecture import ARCHITECTURES, Architecture, architecture

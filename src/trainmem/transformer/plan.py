@@ -86,7 +86,7 @@ OPTIONS: dict[str, Option] = {
                 ("fp32", "everything in fp32"))),
         Option("optimizer", "adamw", "Optimizer",
                "Which states it keeps and what its step allocates.",
-               TORCH,
+               f"{TORCH}, torch/optim; bitsandbytes, optim/optimizer.py (8-bit: not traced)",
                (("adamw", "AdamW, fused"), ("adamw_foreach", "AdamW, foreach"),
                 ("adamw_forloop", "AdamW, one parameter at a time"),
                 ("sgd", "SGD without momentum"), ("sgd_momentum", "SGD with momentum"),

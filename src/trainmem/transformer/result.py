@@ -253,7 +253,11 @@ def peaks(
 
 
 def timeline(architecture: Architecture, plan: Plan) -> Timeline:
-    """One step over time, every layer written out."""
+    """One step over time, every layer written out.
+
+    Of many accumulated micro batches two are written (three where gradients wait whole: the first,
+    one like all between, the last).
+    """
     program, sizes = _one(architecture, plan)
     parts, boundaries, labels, phases, at = [], [], [], [], 0
     for segment in program.segments:
