@@ -219,7 +219,7 @@ def embedding(s: Structure) -> Table:
         return (
             R("TOKENS", "embedding", "", "embed", "bsh"),
             *POSITIONS,
-            R("PLACES", "embedding", "", "position", "bsh" if s.single else "sh"),
+            R("PLACES", "embedding", "IDS", "position", "bsh" if s.single else "sh"),
             R("sum" if drop else "X", "add", "TOKENS PLACES"),
             *(MASK if eager else ()),
             *((R("X", "dropout", "sum"),) if drop else ()),

@@ -333,14 +333,14 @@ def dropout(graph: Graph, row: Row) -> None:
 
 
 def embedding(graph: Graph, row: Row) -> None:
-    """Look rows up; the gradient is as large as the table."""
+    """Look rows up and save which (token ids outlive the step); the gradient is a whole table."""
     w = graph.parameter(row.weight)
     out = graph.make(row.dims, w.unit)
 
     def backward(g: Storage) -> Grads:
         return [(w, graph.tape.alloc(w.dims, w.unit, TEMPORARY), w.dims, w.unit)]
 
-    graph.node((out,), backward)
+    graph.node((out,), backward, *(graph.env[name].storage for name in row.ins.split()))
     graph.bind(row.out, out)
 
 

@@ -166,7 +166,9 @@ class Micro:
     @property
     def kept(self) -> tuple[str, ...]:
         """Constants that live into the backward pass: rotary saves two, checkpoints hold all."""
-        return CONSTANTS if self.ledger.s.checkpoint else ("COS", "SIN")
+        if not self.ledger.s.checkpoint:
+            return ("COS", "SIN")
+        return ("MASK",) if self.ledger.s.gpt2 else CONSTANTS  # GPT-2's embedding saved IDS
 
     def forward_norm(self) -> None:
         """Run the final norm; the model's variables go with its return."""
