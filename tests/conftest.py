@@ -10,12 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 DATA = Path(__file__).parent / "data"
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 REQUIRE_ALL = os.environ.get("TRAINMEM_REQUIRE_ALL") == "1"
+
+# No deadlines: a busy machine is no bug. Full runs try the same examples every time.
+settings.register_profile("trainmem", deadline=None, derandomize=REQUIRE_ALL)
+settings.load_profile("trainmem")
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +58,7 @@ def browser(chromium: str) -> Iterator[Browser]:
     """A running Chromium, closed after the module: its event loop would disturb other tests."""
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as p:
-        running = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        running = p.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
         yield running
         running.close()
 

@@ -16,15 +16,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from trainmem import FIELDS, preset, simulate
+from trainmem.config import write_capacity, write_gb
 from trainmem.drawing.placing import Places, Spot, spread
 from trainmem.drawing.style import (
     TOPS,
     axis_ticks,
     axis_top,
     write_binary,
-    write_capacity,
     write_count,
-    write_gb,
     write_tick,
 )
 from trainmem.drawing.sweeps import longest_sequence
@@ -108,7 +107,7 @@ def test_axis_stays_still_while_a_slider_moves():
     ("write", "value", "words"),
     [
         (write_gb, 55.14, "55.1"), (write_gb, 0.0, "0.0"), (write_gb, 0.0156, "0.016"),
-        (write_gb, 9999.9, "9999.9"), (write_gb, 16_200, "16 200"), (write_gb, 7.83e14, "7.8×10¹⁴"),
+        (write_gb, 999.9, "999.9"), (write_gb, 16_200, "16 200"), (write_gb, 7.83e14, "7.8×10¹⁴"),
         (write_capacity, 80.0, "80"), (write_capacity, 84.93, "84.9"), (write_capacity, 0.1, "0.1"),
         (write_tick, 120.0, "120"), (write_tick, 0.1 + 0.2, "0.3"), (write_tick, 150_000, "150k"),
         (write_tick, 2e14, "2e14"), (write_tick, 1e6, "1e6"),
@@ -179,7 +178,8 @@ def test_budget_stacks_the_components_up_to_the_capacity():
         base += part.get_height()
     assert budget.free.get_y() == pytest.approx(base)
     assert budget.free.get_y() + budget.free.get_height() == pytest.approx(80)
-    assert budget.free.get_hatch()  # colour isn't the only signal
+    assert np.nanmin(budget.hatching.get_ydata()) == pytest.approx(base)  # not by colour alone
+    assert np.nanmax(budget.hatching.get_ydata()) == pytest.approx(80)
 
 
 def test_out_of_memory_shows_what_is_missing_and_no_free_memory():
@@ -190,6 +190,7 @@ def test_out_of_memory_shows_what_is_missing_and_no_free_memory():
     words = [words for words, _ in labels(gpus)]
     assert words == ["80 GB capacity", "77.7 GB\nshort", "activation floor 141.7 GB"]
     assert budget.free.get_height() == 0
+    assert len(budget.hatching.get_ydata()) == 0
     assert not any(words.startswith("free") for words, _ in labels(budget))
 
 

@@ -22,9 +22,9 @@ HOUSE = {
     "limits": "",
     "verdict": "",
     "simulation": "numpy",
-    "panels": "numpy matplotlib",
+    "drawing": "numpy matplotlib",
     "figure": "numpy matplotlib",
-    "frames": "numpy matplotlib",
+    "frames": "numpy matplotlib PIL",  # Pillow comes with matplotlib
     "model": "numpy traitlets",
     "presentation": "",
     "widget": "numpy traitlets anywidget ipywidgets IPython",

@@ -68,6 +68,24 @@ def grouped(value: Number) -> str:
     return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else f"{value:g}"
 
 
+def write_gb(gb: float) -> str:
+    """Write GB, or a percentage, for people: ``55.1``, ``0.02``, ``1262``, ``7.8×10¹⁴``."""
+    if abs(gb) >= 1e7:
+        mantissa, _, exponent = f"{gb:.1e}".partition("e")
+        return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+    if abs(gb) >= 999.95:
+        return grouped(round(gb))
+    return f"{gb:.1f}" if abs(gb) >= 0.05 or gb == 0 else f"{gb:.2g}"
+
+
+SUPERSCRIPTS: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def write_capacity(gb: float) -> str:
+    """Write a capacity, GB: ``80``, ``84.9``, ``0.1``."""
+    return write_gb(gb).removesuffix(".0")
+
+
 @dataclass(frozen=True)
 class Field:
     """One input: its name in the API, its meaning, and what it accepts.

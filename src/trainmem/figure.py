@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from trainmem.config import grouped
+from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.drawing.budget import BAR, BudgetPanel
 from trainmem.drawing.lettering import font
 from trainmem.drawing.panel import Panel
@@ -23,8 +24,6 @@ from trainmem.drawing.style import (
     Theme,
     axis_top,
     theme_named,
-    write_capacity,
-    write_gb,
 )
 from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
 from trainmem.simulation import GB, Simulation
@@ -236,6 +235,7 @@ class Drawing:
             spill = min(GAP, width - rect.left - rect.width) - 8
             self.panels.append(PANELS[name](ax, colors, spill))
             ax.tick_params(axis="y", labelleft=first)
+            ax.xaxis.set_label_coords(0.5, -20 / rect.height)
             if first:
                 ax.set_ylabel(
                     "GB per GPU", loc="center", color=colors.muted, fontproperties=font(TEXT)
@@ -260,9 +260,11 @@ class Drawing:
         """Set the axes."""
         for panel in self.panels:
             panel.scale(simulation, _top(simulation))
-        for artist in self.figure.findobj():  # ``plt.xkcd()`` may have been on at their birth
+        for artist in self.figure.findobj():  # what rcParams may have set at their birth
             artist.set_sketch_params(None)
             artist.set_path_effects([])
+            if isinstance(artist, Text):
+                artist.set(usetex=False, antialiased=True)
 
     def update(self, simulation: Simulation) -> None:
         """Move the artists."""

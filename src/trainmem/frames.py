@@ -13,6 +13,7 @@ import zlib
 from collections import OrderedDict
 from dataclasses import asdict
 from functools import lru_cache
+from numbers import Real
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +67,7 @@ class FrameRenderer:
         theme : {"light", "dark"}
             Colours.
         draft : bool
-            Draw at ratio 1, for a frame that the next one replaces at once.
+            Draw at ratio 1 at most, for a frame that the next one replaces at once.
 
         Returns
         -------
@@ -80,11 +81,12 @@ class FrameRenderer:
         """
         theme_named(theme)
         for name, value in (("width", width), ("ratio", ratio)):
-            if not math.isfinite(value):
+            if not isinstance(value, Real) or not math.isfinite(value):
                 raise ValueError(f"{name}: {value!r} is not allowed; must be a finite number")
         size = frame_size(width)
-        ratio = min(max(float(ratio), RATIOS[0]), RATIOS[1])
-        ratio = min(1.0 if draft else ratio, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
+        lowest, highest = RATIOS
+        highest = min(1.0 if draft else highest, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
+        ratio = min(max(float(ratio), lowest), highest)
         with self._lock:
             return self._surface(size, ratio, theme).draw(simulation)
 

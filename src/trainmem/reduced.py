@@ -147,7 +147,7 @@ def _shards(stage: int, zero_stage: Any, num_gpus: Any) -> Any:
     """Return among how many GPUs the states are divided that `stage` shards: N or 1."""
     if isinstance(zero_stage, np.ndarray):
         return 1 + (num_gpus - 1) * (zero_stage >= stage)
-    return num_gpus if zero_stage >= stage else 1
+    return num_gpus if zero_stage >= stage else 1 + 0 * num_gpus  # in the shape of N
 
 
 def _checkpointed(layer_input: Any, layer: Any, num_layers: Any) -> Any:

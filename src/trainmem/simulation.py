@@ -199,7 +199,7 @@ class Simulation(Outputs):
     @property
     def headroom_gb(self) -> float:
         """Capacity less need, GB, unrounded; negative where it does not fit."""
-        return self.gpu_capacity_gb - float(self.components.total) / GB
+        return float(self._case.capacity - self.components.total) / GB
 
     @cached_property
     def _case(self) -> Case:

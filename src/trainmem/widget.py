@@ -156,6 +156,10 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             with self.hold_sync():
                 try:
                     yield
+                except Exception:  # an observer's: what comes after it wasn't announced
+                    told = {"gpu", *self.traits(kind="input"), *self.traits(kind="output")}
+                    self.send_state(told)
+                    raise
                 finally:
                     self._frame_id += 1
                     self._panel = panel(self.simulation)
@@ -217,7 +221,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
         What is refused is sent back, so the browser never keeps a value that Python hasn't.
         """
-        ours = {n for n, trait in self.traits().items() if trait.metadata.get("kind") == "output"}
+        ours = set(self.traits(kind="output"))
         ours |= {"error", "_panel", "_tables", "_alt", "_undo", "_reply", "_frame", "_esm", "_css"}
         taken = {n: v for n, v in sync_data.items() if n not in ours}
         wrong = (sync_data.keys() & ours) - {"_frame"}  # the browser keeps the last picture itself

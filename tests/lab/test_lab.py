@@ -177,7 +177,7 @@ def test_python_moves_the_browser(open_notebook: Open) -> None:
     notebook = open_notebook(WIDGET)
     notebook.run()
     notebook.evaluate("w.update(num_gpus=64, zero_stage=2)")
-    notebook.wait_card("Per GPU", "27.0")
+    notebook.wait_card("Per GPU", "26.6")
     notebook.wait_box("GPUs", "64")
     assert notebook.widget.locator("input[type=radio][value='2']").is_checked()
 
@@ -275,14 +275,8 @@ def test_reopened_without_a_kernel(open_notebook: Open, lab: Lab, artifacts: Pat
     notebook = open_notebook(name=name)
     notebook.run()
     notebook.page.wait_for_timeout(1000)
-    notebook.command("settingeditor:open", only_if=".never")
     notebook.page.evaluate(
-        """async () => {
-          const panel = window.jupyterapp.shell.currentWidget;
-          await window.jupyterapp.commands.execute("@jupyter-widgets/jupyterlab-manager:saveWidgetState")
-            .catch(() => {});
-          await panel.context.save();
-        }"""
+        "async () => { await window.jupyterapp.shell.currentWidget.context.save(); }"
     )
     state = json.loads((lab.folder / name).read_text())["metadata"].get("widgets")
     notebook.page.close()
@@ -357,7 +351,7 @@ CUT_OR_OVERLAPPING = """() => {
 def test_scenes_are_neither_clipped_nor_overlapping(
     open_notebook: Open, artifacts: Path, width: int, theme: str
 ) -> None:
-    notebook = open_notebook(WIDGET, viewport={"width": 1400, "height": 1500})
+    notebook = open_notebook(WIDGET, viewport={"width": 1700, "height": 1500})
     notebook.command("apputils:change-theme", {"theme": f"JupyterLab {theme}"})
     notebook.run()
     notebook.page.evaluate(

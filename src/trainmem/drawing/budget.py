@@ -9,13 +9,17 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
+from trainmem.config import write_gb
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.placing import spread
-from trainmem.drawing.style import COLORS, TEXT, Theme, write_gb
+from trainmem.drawing.style import COLORS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["BAR", "BudgetPanel"]
+
+Array = NDArray[np.float64]
 
 BAR: Final = 44.0
 """Width of the bar with its margins, points; labels stand to its right."""
@@ -38,7 +42,8 @@ class BudgetPanel(Panel):
             name: self._part(facecolor=COLORS[name], edgecolor="none")
             for name in ("optimizer", "gradients", "weights", "activations")
         }
-        self.free = self._part(facecolor=theme.free, edgecolor=theme.background, hatch="////")
+        self.free = self._part(facecolor=theme.free, edgecolor="none")
+        self.hatching = self._line(theme.background, 1.2)  # a patch's hatch obeys rcParams
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
         self.labels = [self._label(theme.ink) for _ in range(5)]
@@ -74,6 +79,8 @@ class BudgetPanel(Panel):
                 named.append((base + size / 2, f"{short} {write_gb(size)}"))
             base += size
         self.limit.set_data((0, end), (self.capacity, self.capacity))
+        x, y = hatching(BAR - 14, self.up(base - free), self.up(base))
+        self.hatching.set_data((7 + x) / width, y / self.up(1))
 
         middles = np.array([gb for gb, _ in named])
         heights = spread(self.up(1) * middles, 1.3 * TEXT, TEXT / 2, height - TEXT / 2)
@@ -88,3 +95,14 @@ class BudgetPanel(Panel):
         bent = heights / self.up(1)
         xs = np.tile((right, end, (BAR + 5) / width, math.nan), len(named))
         self.leaders.set_data(xs, np.column_stack((middles, middles, bent, bent)).ravel())
+
+
+def hatching(width: float, bottom: float, top: float, step: float = 5.0) -> tuple[Array, Array]:
+    """Return x and y of lines that rise at 45° through a rectangle, each ended by a NaN."""
+    start = np.arange(math.floor((bottom - width) / step), top / step) * step  # y at x = 0
+    low, high = np.maximum(0, bottom - start), np.minimum(width, top - start)
+    start, low, high = (values[low < high] for values in (start, low, high))
+    gap = np.full_like(start, math.nan)
+    x = np.column_stack((low, high, gap)).ravel()
+    y = np.column_stack((start + low, start + high, gap)).ravel()
+    return x, y

@@ -83,11 +83,11 @@ class Panel:
         ax.set_xticks(*self.ticks(ends))
         heights = axis_ticks(top)
         ax.set_yticks(heights, [write_tick(gb) for gb in heights])
-        for axis in (ax.xaxis, ax.yaxis):
+        for axis, ha, va in ((ax.xaxis, "center", "top"), (ax.yaxis, "right", "center_baseline")):
             axis.set_minor_locator(NullLocator())
             axis.set_minor_formatter(NullFormatter())
             for label in axis.get_ticklabels():  # new ones come with the user's rcParams
-                label.set(fontproperties=font(TEXT), usetex=False, antialiased=True)
+                label.set(fontproperties=font(TEXT), ha=ha, va=va)
 
     def update(self, simulation: Simulation, top: float) -> None:
         """Move the artists to show `simulation`."""

@@ -9,8 +9,6 @@ from typing import Final
 
 from matplotlib.colors import to_rgba
 
-from trainmem.config import grouped
-
 __all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named"]
 
 TEXT: Final = 10.0  # points; nothing is written smaller
@@ -36,7 +34,7 @@ THEMES: Final[Mapping[str, Theme]] = {
         capacity="#c4302b", fits="#1a7f37", floor="#8f5200", free="#dfe2e6",
     ),
     "dark": Theme(
-        background="#111318", ink="#f0f3f6", muted="#9aa2ac", grid="#2a2f37",
+        background="#111111", ink="#f0f3f6", muted="#9aa2ac", grid="#2a2f37",
         capacity="#ff6b6b", fits="#3fb950", floor="#f0a04b", free="#3d434c",
     ),
 }  # fmt: skip
@@ -82,24 +80,6 @@ def axis_ticks(top: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(top * (1 + 1e-9)))
     step = power * min(TOPS, key=lambda row: abs(row[0] - top / power))[1]
     return [i * step for i in range(math.floor(top / step * (1 + 1e-9)) + 1)]
-
-
-def write_gb(gb: float) -> str:
-    """Write GB for a label: ``55.1``, ``0.02``, ``16 200``, ``7.8×10¹⁴``."""
-    if gb >= 1e7:
-        mantissa, _, exponent = f"{gb:.1e}".partition("e")
-        return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
-    if gb >= 9999.95:
-        return grouped(round(gb))
-    return f"{gb:.1f}" if gb >= 0.05 or gb == 0 else f"{gb:.2g}"
-
-
-SUPERSCRIPTS: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def write_capacity(gb: float) -> str:
-    """Write a capacity: ``80``, ``84.9``, ``0.1``."""
-    return write_gb(gb).removesuffix(".0")
 
 
 def write_tick(gb: float) -> str:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Polygon
 from numpy.typing import NDArray
 
-from trainmem.config import FIELDS, grouped
+from trainmem.config import FIELDS, grouped, write_capacity, write_gb
 from trainmem.drawing.lettering import text_width
 from trainmem.drawing.panel import ROW, Panel
 from trainmem.drawing.placing import Spot
@@ -22,9 +22,7 @@ from trainmem.drawing.style import (
     TEXT,
     Theme,
     write_binary,
-    write_capacity,
     write_count,
-    write_gb,
 )
 from trainmem.simulation import GB, Simulation, Sweep
 
