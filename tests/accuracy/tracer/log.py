@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch._guards import active_fake_mode
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -61,21 +61,32 @@ class StorageLog(TorchDispatchMode):
         self.events: list[Event] = []
         self.origins: list[Origin] = []
         self.tags: dict[int, str] = {}  # kinds known for certain, often only later
+        self._paused = False
         self._live: dict[int, Live] = {}  # by the address of the storage
 
     def __enter__(self) -> "StorageLog":
-        self._fake, self._resize = active_fake_mode(), torch.UntypedStorage.resize_
+        self._resize = resize = torch.UntypedStorage.resize_
+        self._propagate = propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
-        def resize_(storage: torch.UntypedStorage, size: int) -> None:
-            self._resize(storage, size)  # how FSDP frees and refills gathered parameters
+        def logged_resize(storage: torch.UntypedStorage, size: int) -> None:
+            resize(storage, size)  # how FSDP frees and refills gathered parameters
             if record := self._live.get(storage._cdata):
                 self._set_size(record, storage.nbytes())
 
-        torch.UntypedStorage.resize_ = resize_
+        def unlogged_propagate(*args: Any) -> Any:
+            self._paused = True  # DTensor works out a shape, on tensors of its own
+            try:
+                return propagate(*args)
+            finally:
+                self._paused = False
+
+        torch.UntypedStorage.resize_ = logged_resize
+        ShardingPropagator._propagate_tensor_meta_non_cached = unlogged_propagate
         return super().__enter__()
 
     def __exit__(self, *exc: object) -> None:
         torch.UntypedStorage.resize_ = self._resize
+        ShardingPropagator._propagate_tensor_meta_non_cached = self._propagate
         super().__exit__(*exc)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -84,7 +95,7 @@ class StorageLog(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if func is torch.ops._c10d_functional.wait_tensor.default:
             out = args[0]  # the fake kernel copies, the real one does not
-        if active_fake_mode() is self._fake:  # else DTensor works out a shape
+        if not self._paused:
             op = str(func).removeprefix("aten.")
             for tensor in tree_leaves(out):
                 if isinstance(tensor, torch.Tensor):

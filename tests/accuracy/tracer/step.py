@@ -2,13 +2,14 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 import transformers
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.initialization import no_init_weights
@@ -73,13 +74,18 @@ def build_model(geometry: Case, case: Case, device: str) -> torch.nn.Module:
     if case["ckpt"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     heads.install(model, case["loss"], case["loss_chunk"])
-    if case["lora_rank"]:
-        import peft
+    return add_lora(model, case["lora_rank"], device) if case["lora_rank"] else model
 
-        lora = peft.LoraConfig(r=case["lora_rank"], target_modules="all-linear")
-        with torch.device(device):
-            model = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
-    return model
+
+def add_lora(model: torch.nn.Module, rank: int, device: str) -> torch.nn.Module:
+    """Return `model` with its base frozen and fp32 adapters on all linear layers but the head."""
+    import peft
+
+    lora = peft.LoraConfig(r=rank, target_modules="all-linear")
+    # Adapters are born where and as they belong; moving fake parameters would fail.
+    unmoved = mock.patch.object(torch.nn.Module, "to", lambda module, *_, **__: module)
+    with torch.device(device), unmoved:
+        return peft.get_peft_model(model, lora)
 
 
 def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
@@ -105,8 +111,9 @@ def shard(model: torch.nn.Module, case: Case, mesh: Any) -> torch.nn.Module:
         for layer in layers_of(model):
             fully_shard(layer, **options)
         if case["wrap"] == "split":
-            fully_shard(model.get_input_embeddings(), **options)
-            fully_shard([model.model.norm, model.lm_head], **options)
+            whole = model.get_base_model() if case["lora_rank"] else model
+            fully_shard(whole.get_input_embeddings(), **options)
+            fully_shard([whole.model.norm, whole.lm_head], **options)
         fully_shard(model, **options)
         if case["shard"] == "zero1":  # gathered weights are never given up
             model.set_reshard_after_backward(False)
@@ -148,7 +155,12 @@ def build_optimizer(params: list[torch.nn.Parameter], case: Case) -> Any:
     if kind in ("sgd", "sgd_momentum"):
         momentum = 0.9 if kind == "sgd_momentum" else 0.0
         return torch.optim.SGD(params, 1e-3, momentum=momentum, foreach=True)
-    raise ValueError(f"optim must be one of {(*ADAMW, 'sgd', 'sgd_momentum')}, got {kind!r}")
+    if kind == "adamw8bit" and not case["shard"].startswith("zero"):
+        import bitsandbytes
+
+        with unset_fake_temporarily():  # it computes the table of its 256 values
+            return bitsandbytes.optim.AdamW8bit(params)
+    raise ValueError(f"optim {kind!r} is unknown, or not possible with shard {case['shard']!r}")
 
 
 def gathered(model: torch.nn.Module) -> Iterable[torch.Tensor]:
@@ -222,31 +234,38 @@ def process_group(case: Case, device: str):
         dist.destroy_process_group()
 
 
-def trace(
-    record: Case, log: StorageLog | None = None, mode: Callable[[], Any] | None = None
-) -> Case:
-    """Run two steps of a record's case and return the record with the second step's memory.
+def run(
+    record: Case, log: StorageLog, mode: contextlib.AbstractContextManager | None = None
+) -> tuple[torch.nn.Module, int]:
+    """Train two steps; return the model and the event at which the second begins.
 
-    The second, because optimizer states exist by then. `log` and `mode` replace the fake CUDA
-    device by another.
+    `mode` is what makes tensors fake, and a null context makes them real.
     """
-    record = complete(record)
-    log = log or StorageLog()
-    mode = mode or (lambda: FakeTensorMode(allow_non_fake_inputs=True))
-    with process_group(record["case"], log.device) as mesh, mode(), log:
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    with process_group(record["case"], log.device) as mesh, mode, log:
         step = Step(record, log, mesh)
         for _ in range(2):
             gc.collect()
             start = len(log.events)
             step.run()
+    return step.model, start
+
+
+def trace(record: Case) -> Case:
+    """Return a record with the memory of its step on a fake CUDA device.
+
+    The second step is the one reported, because optimizer states exist by then.
+    """
+    record, log = complete(record), StorageLog()
+    model, start = run(record, log)
     vocab, totals = record["model"]["vocab_size"], log.totals()
     at = moments(log, start, vocab)
     sizes = {name: totals[n] for name, n in at.items()}
     phase = max((name for name in sizes if name != "after_fwd"), key=sizes.__getitem__)
-    layer = layers_of(step.model)[0]
+    layer = layers_of(model)[0]
     return {
         **record,
-        "params": sum(p.numel() for p in step.model.parameters()),
+        "params": sum(p.numel() for p in model.parameters()),
         "layer_params": sum(p.numel() for p in layer.parameters()),
         "states_bytes": totals[start - 1],
         "peak_bytes": sizes[phase],
