@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainmem import check as check
     from trainmem.config import FIELDS as FIELDS
     from trainmem.config import GPUS as GPUS
     from trainmem.config import PRESETS as PRESETS
@@ -30,6 +31,7 @@ _HOME = {
     "Fix": "simulation",
     "Simulation": "simulation",
     "TrainingConfig": "config",
+    "check": "check",
     "preset": "config",
     "simulate": "simulation",
 }
@@ -41,7 +43,8 @@ def __getattr__(name: str) -> Any:
     """Load the module that holds `name`, on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    value = module if name == _HOME[name] else getattr(module, name)  # `check` is the module
     globals()[name] = value
     return value
 
