@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from trainmem.config import ConfigError as ConfigError
     from trainmem.config import TrainingConfig as TrainingConfig
     from trainmem.config import preset as preset
+    from trainmem.model import TrainingMemory as TrainingMemory
     from trainmem.simulation import Fix as Fix
     from trainmem.simulation import Simulation as Simulation
     from trainmem.simulation import simulate as simulate
+    from trainmem.widget import TrainingMemoryWidget as TrainingMemoryWidget
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,8 @@ _HOME = {
     "Fix": "simulation",
     "Simulation": "simulation",
     "TrainingConfig": "config",
+    "TrainingMemory": "model",
+    "TrainingMemoryWidget": "widget",
     "check": "check",
     "preset": "config",
     "simulate": "simulation",

@@ -59,11 +59,12 @@ def describe(value: object, limit: int = 60) -> str:
         text = repr(value)
     except Exception:  # a foreign object may fail in any way; the message must not
         text = f"<{type(value).__name__}>"
+    text = " ".join(text.split())  # an array's repr has lines
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def grouped(value: Number) -> str:
-    """Write a number with thin thousands separators: ``1 000 000``, ``0.001``."""
+    """Write a number with a space between thousands from 10 000: ``1 000 000``, ``4096``."""
     return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else f"{value:g}"
 
 
@@ -129,9 +130,10 @@ class Field:
         number: Any = value
         kind = type(value)
         if kind is not float and kind is not int:  # the usual two skip the slow ABC checks
-            if _is_bool(value) and self.choices == (0, 1):
-                number = int(bool(value))
-            elif _is_bool(value) or not isinstance(value, Real):
+            number = _plain(value)
+            if isinstance(number, bool) and self.choices == (0, 1):
+                number = int(number)
+            elif isinstance(number, bool) or not isinstance(number, Real):
                 raise ConfigError(self.name, value, self.allowed)
         low, high = self.bounds
         # Bounds before conversion: NaN fails them and huge integers never overflow.
@@ -155,7 +157,7 @@ class Field:
         raw = [low * 2 ** (i / 16) for i in range(16 * octaves + 1)]
         if self.kind == "int":
             return sorted({_round_to(value, 3) for value in raw})
-        return sorted({float(f"{value:.3g}") for value in raw})
+        return [value if i % 16 == 0 else float(f"{value:.3g}") for i, value in enumerate(raw)]
 
 
 def _round_to(value: float, bits: int) -> int:
@@ -164,9 +166,15 @@ def _round_to(value: float, bits: int) -> int:
     return round(value / step) * step
 
 
-def _is_bool(value: object) -> bool:
-    """Whether `value` is a Python or NumPy boolean, without importing NumPy."""
-    return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
+def _plain(value: object) -> Any:
+    """Return a number or boolean as Python's own type; None for anything else.
+
+    NumPy scalars have to be converted before they meet a bound: comparing casts the bound to
+    the scalar's type, and in a float16 every large one is infinity.
+    """
+    if isinstance(value, Real) or type(value).__name__ == "bool":
+        return value.item() if hasattr(value, "item") else value
+    return None
 
 
 FIELDS: Final[Mapping[str, Field]] = {
@@ -290,10 +298,11 @@ def check_names(names: Iterable[object]) -> None:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published starting point: a name and all ten values."""
+    """A published starting point: a name, all ten values, and the card they belong to."""
 
     name: str
     config: TrainingConfig
+    gpu: str = "H100 · 80 GB"
 
 
 PRESETS: Final[tuple[Preset, ...]] = (
@@ -341,6 +350,11 @@ class Gpu:
     nominal_gb: float
     usable_gib: float
     exact: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name and size, which together are unique: ``H100 · 80 GB``."""
+        return f"{self.name} · {self.nominal_gb:g} GB"
 
 
 # Smallest first: the widget's list and the "bigger card" advice read it in this order.

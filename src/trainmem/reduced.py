@@ -1,7 +1,8 @@
 """The reduced-order model: bytes per GPU of one training step, small enough for a blackboard.
 
-Every function works on plain numbers and broadcasts over NumPy arrays alike: it is written
-with arithmetic only, so a Python float stays one, and one formula serves both.
+Every function works on plain numbers and broadcasts over NumPy arrays (integer or float64)
+alike: it is written with arithmetic only, so a Python float stays one, and one formula serves
+both.
 
 Symbols: β bytes per value (``precision_bits / 8``), P parameters, N GPUs, b micro batch,
 s sequence length, h hidden size, L layers.
@@ -98,16 +99,16 @@ def components(
 
     Parameters
     ----------
-    model_params_b : array_like
+    model_params_b : number or ndarray
         Parameters, 10⁹.
-    num_gpus, micro_batch, seq_length, num_layers, hidden_dim : array_like
+    num_gpus, micro_batch, seq_length, num_layers, hidden_dim : number or ndarray
         Counts; `seq_length` may be fractional (the published sweep is).
-    precision_bits : array_like
+    precision_bits : number or ndarray
         8, 16 or 32.
-    zero_stage : array_like
+    zero_stage : number or ndarray
         0 to 3 (ZeRO §5): 1 divides the optimizer states by N, 2 also the gradients,
         3 also the weights.
-    grad_ckpt : array_like
+    grad_ckpt : number or ndarray
         1 with activation checkpointing, 0 without (Korthikanti et al. §5).
     gpu_memory_gb : optional
         Ignored: the need doesn't depend on the card. Accepted so that a whole config

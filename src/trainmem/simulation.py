@@ -32,7 +32,7 @@ GPU_SWEEP: Final = (1, 2048)
 SEQ_SWEEP: Final = (512, 131_072)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Sweep:
     """Memory per GPU along one input.
 
@@ -152,15 +152,20 @@ class Simulation(Outputs):
         How long that took.
     model : MemoryModel or None
         The model, for further questions; None for an answer from elsewhere.
+
+    Notes
+    -----
+    Two simulations are equal where the request, the model's description and the result are:
+    who computed it and how fast doesn't matter.
     """
 
     config: TrainingConfig
     components: Components
-    gpu_sweep: Sweep
-    seq_sweep: Sweep
+    gpu_sweep: Sweep = field(repr=False, compare=False)
+    seq_sweep: Sweep = field(repr=False, compare=False)
     description: str
-    node: str
-    compute_ms: float
+    node: str = field(compare=False)
+    compute_ms: float = field(compare=False)
     model: MemoryModel | None = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -168,6 +173,10 @@ class Simulation(Outputs):
         mark = "fits" if self.fits else "does not fit"
         given = ", ".join(f"{name}={value!r}" for name, value in self.config.to_dict().items())
         return f"<Simulation {self.per_gpu_total_gb} / {self.gpu_capacity_gb:g} GB {mark}: {given}>"
+
+    # Two answers are the same only as objects: equal outputs may answer different requests.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def to_dict(self) -> dict[str, Any]:
         """Return the API answer: the published keys, types and order."""
@@ -219,6 +228,11 @@ class Simulation(Outputs):
         """The result in a sentence or two, to follow "Fits" or "Out of memory"."""
         return banner(self._case)
 
+    def at(self, **changes: float) -> float:
+        """Return the GB per GPU, unrounded, with some inputs changed."""
+        need = self._model.components(self.config.replace(**changes))
+        return float(need.total) / GB
+
     @cached_property
     def longest_sequence(self) -> int | None:
         """Longest sequence that fits, all else equal; None where not even one token does."""
@@ -253,16 +267,15 @@ class Simulation(Outputs):
         candidates.append(("num_gpus", gpus, f"{grouped(gpus or 0)} GPUs"))
         candidates.append(("micro_batch", batch, f"micro batch {grouped(batch or 0)}"))
         candidates.append(("seq_length", length, f"sequence {grouped(length or 0)}"))
-        candidates += [
-            ("gpu_memory_gb", gpu.nominal_gb, f"{gpu.name} · {gpu.nominal_gb:g} GB") for gpu in GPUS
-        ]
+        candidates += [("gpu_memory_gb", gpu.nominal_gb, gpu.label) for gpu in GPUS]
         found: dict[str, Fix] = {}
         for name, value, label in candidates:
             if value is None or name in found or value == getattr(config, name):
                 continue
-            total = _total_if_fits(self._model, config.replace(**{name: value}))
-            if total is not None:
-                found[name] = Fix(name, value, label, round(total / GB, 3))
+            changed = config.replace(**{name: value})
+            total = float(self._model.components(changed).total)
+            if total <= self._model.capacity_bytes(changed):
+                found[name] = Fix(name, getattr(changed, name), label, round(total / GB, 3))
         return list(found.values())
 
     def plot(self, theme: str = "light", *, size: tuple[float, float] = (9.0, 4.2)) -> Figure:
@@ -322,7 +335,7 @@ def simulate(
         model_states_per_gpu_gb=round(need.states / GB, 3),
         activations_per_gpu_gb=round(need.activations / GB, 3),
         per_gpu_total_gb=round(need.total / GB, 3),
-        gpu_capacity_gb=capacity / GB,
+        gpu_capacity_gb=round(capacity / GB, 3),
         utilization_percent=round(100 * need.total / capacity, 1),
         fits=case.fits,
         bytes_per_param=per_param,
@@ -371,11 +384,6 @@ def _case(
         checkpointed = model.components(config.replace(grad_ckpt=1)).total
         frees = max(0.0, float(need.total - checkpointed))
     return Case(config, need, model.capacity_bytes(config), min_gpus, frees)
-
-
-def _total_if_fits(model: MemoryModel, config: TrainingConfig) -> float | None:
-    total = float(model.components(config).total)
-    return total if total <= model.capacity_bytes(config) else None
 
 
 @lru_cache(maxsize=1)

@@ -25,6 +25,7 @@ PUBLISHED = (  # to the letter, for a state-dominated request that fits at stage
 )
 WHOLE = ("", "weights and gradients", "weights", "")  # what stages 1 and 2 leave unsharded
 MOST_GPUS = int(FIELDS["num_gpus"].bounds[1])
+WORTH_NAMING = 0.1  # part of the need that more GPUs must be able to divide to be named
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,14 @@ class Case:
 
     @property
     def sharded_share(self) -> float:
-        """Part of the need that more GPUs would divide, 0 to 1."""
+        """Part of the need that the GPUs share, 0 to 1."""
         parts = (self.need.optimizer, self.need.gradients, self.need.weights)
         return float(sum(parts[: self.config.zero_stage]) / self.need.total)
+
+    @property
+    def more_gpus_free(self) -> bool:
+        """Whether more GPUs would divide a part of the need that is worth naming."""
+        return self.config.num_gpus < MOST_GPUS and self.sharded_share >= WORTH_NAMING
 
 
 def sentence(case: Case) -> str:
@@ -139,8 +145,6 @@ def _what_frees(case: Case) -> str:
 
 def _frees_states(case: Case) -> str:
     stage, gpus = case.config.zero_stage, case.config.num_gpus
-    # More GPUs are worth naming only where they divide a tenth of the need or more.
-    divides = stage > 0 and gpus < MOST_GPUS and case.sharded_share >= 0.1
     fewest = case.min_gpus if not case.fits else None
     enough = f" (at least {grouped(fewest)})" if fewest else ""
     if stage == 0:
@@ -150,10 +154,10 @@ def _frees_states(case: Case) -> str:
             else "sharding them over several GPUs (ZeRO stage 1 or higher)"
         )
     elif stage == 3:
-        what = f"sharding across more GPUs{enough}" if divides else "a smaller model"
+        what = f"sharding across more GPUs{enough}" if case.more_gpus_free else "a smaller model"
     elif gpus == 1:
         what = f"sharding across more GPUs{enough}"
-    elif divides:
+    elif case.more_gpus_free:
         what = f"a higher ZeRO stage or more GPUs{enough}"
     else:
         what = "a higher ZeRO stage"
@@ -180,13 +184,18 @@ def _frees_activations(case: Case) -> str:
     ]
     if case.checkpointing_frees > 0:
         smaller.insert(0, "checkpointing")
-    what = " or ".join(smaller) or "a narrower or shallower model"
+    *most, last = smaller or ["a narrower or shallower model"]
+    what = (f"{', '.join(most)} or " if most else "") + last
     if not case.fits and case.min_gpus is not None:  # the states left over make the difference
-        return f"{what} is what frees memory here; {grouped(case.min_gpus)} GPUs would fit it"
-    return f"{what} is what frees memory here, not more GPUs"
+        gpus = f"; {grouped(case.min_gpus)} GPUs would make it fit"
+    else:
+        gpus = "" if case.more_gpus_free else ", not more GPUs"
+    return f"{what} is what frees memory here{gpus}"
 
 
 def _gb(size: float) -> str:
     """Write bytes as GB to one decimal, or finer where that would read 0.0."""
     gb = size / 1e9
-    return f"{gb:.1f} GB" if gb >= 0.05 or gb == 0 else f"{gb:.2g} GB"
+    if gb == 0 or gb >= 0.05:
+        return f"{grouped(round(gb, 1)) if gb >= 10_000 else format(gb, '.1f')} GB"
+    return f"{gb:.2g} GB" if gb >= 0.001 else "less than 0.001 GB"

@@ -1,0 +1,689 @@
+// @ts-check
+/**
+ * The front end of `trainmem.TrainingMemoryWidget`: it paints what Python publishes and asks
+ * for changes. Python is the source of truth; nothing here computes memory.
+ *
+ * @typedef {import("@anywidget/types").AnyModel} Model
+ * @typedef {{name: string, label: string, help: string, group: string,
+ *   choices: {value: number, label: string}[], values: number[]}} Field
+ * @typedef {{fields: Field[], presets: {name: string, values: Record<string, number | string>}[],
+ *   gpus: {label: string, gb: number}[]}} Tables
+ * @typedef {{fits: boolean, headline: string, banner: string, footer: string, python: string,
+ *   curl: string, fixes: {field: string, value: number, label: string, gb: string}[],
+ *   cards: {title: string, value: string, unit: string, note: string}[],
+ *   table: [string, string][]}} Panel
+ * @typedef {{kind: string, id?: number, n?: number, key?: string, draft?: boolean,
+ *   answers?: number, answer?: unknown}} Message
+ * @typedef {"waiting" | "live" | "disconnected"} Status
+ * @typedef {{info: () => {width: number, ratio: number, theme: string, frame: number,
+ *   key: string} | null, message: (content: Message, buffers: DataView[]) => void,
+ *   paint: () => void, gone: () => boolean}} View
+ */
+
+const MAX_IN_FLIGHT = 3; // each new message carries the TCP ACK that frees the frame before it
+const HELLO_MS = 10_000;
+const WAITING_MS = 1_500; // unanswered for so long: the kernel is busy
+const LOST_MS = 4_000; // the same with a kernel known to be idle: nobody is there
+const SILENT_MS = 30_000; // the same where the host doesn't tell what its kernel does
+const INPUTS = ["num_gpus", "model_params_b", "gpu_memory_gb", "micro_batch", "seq_length",
+  "num_layers", "hidden_dim", "precision_bits", "zero_stage", "grad_ckpt", "gpu"];
+
+/**
+ * Talk to one Python model, for all its views: liveness, numbered requests, answers.
+ * @param {Model} model
+ * @param {AbortSignal} signal
+ */
+function connect(model, signal) {
+  const client = Math.random().toString(36).slice(2) + Date.now().toString(36);
+  /** @type {Set<View>} */
+  const views = new Set();
+  /** @type {Map<number, {since: number, fields: string[]}>} */
+  const flying = new Map();
+  /** @type {{changes: Record<string, unknown>, draft: boolean} | null} */
+  let next = null;
+  let number = 0;
+  let hello = 0; // when the unanswered hello was sent, or 0
+  let heard = 0; // when Python last answered
+  let byTrait = false;
+  /** @type {Status} */
+  let status = "waiting";
+
+  /** @param {Record<string, unknown>} content */
+  function post(content) {
+    if (byTrait) {
+      model.set("_request", { ...content, stamp: ++number });
+      model.save_changes();
+      return;
+    }
+    // The kernel's "busy" arrives alone; answering it lets the server's Nagle algorithm
+    // release the rest at once instead of after the delayed ACK (about 40 ms).
+    let nudged = false;
+    const nudge = () => {
+      if (nudged || content.kind === "ack") return;
+      nudged = true;
+      model.send({ kind: "ack" }, { iopub: {} });
+    };
+    model.send(content, { iopub: { status: nudge } });
+  }
+
+  function sayHello() {
+    const seen = [...views].map((view) => view.info()).filter((info) => info !== null);
+    hello ||= Date.now();
+    post({ kind: "hello", client, n: Date.now(), views: seen });
+  }
+
+  function pump() {
+    if (!next || flying.size >= MAX_IN_FLIGHT || status === "disconnected") return;
+    const { changes, draft } = next;
+    next = null;
+    flying.set(++number, { since: Date.now(), fields: Object.keys(changes) });
+    post({ kind: "set", id: number, changes, draft });
+  }
+
+  /** @returns {boolean | null} whether the kernel is at work; null where the host won't tell */
+  function kernelBusy() {
+    const state = kernel()?.status;
+    return typeof state === "string" ? state === "busy" : null;
+  }
+
+  /** @returns {any} */
+  function kernel() {
+    return /** @type {any} */ (model.widget_manager)?.kernel;
+  }
+
+  function kernelGone() {
+    const { status: state, connectionStatus } = kernel() ?? {};
+    return (
+      ["dead", "restarting", "autorestarting", "terminating", "unknown"].includes(state) ||
+      (connectionStatus !== undefined && connectionStatus !== "connected") ||
+      [...views].some((view) => view.gone())
+    );
+  }
+
+  function judge() {
+    const oldest = Math.min(hello || Infinity, ...[...flying.values()].map((f) => f.since));
+    const silent = Date.now() - oldest;
+    const busy = kernelBusy();
+    const lost = busy === null ? silent > SILENT_MS : !busy && silent > LOST_MS;
+    /** @type {Status} */
+    let now = "live";
+    if (kernelGone() || lost) now = "disconnected";
+    else if (!heard || silent > WAITING_MS) now = "waiting";
+    if (now === status) return;
+    status = now;
+    if (now === "disconnected") {
+      flying.clear();
+      next = null;
+      heard = 0;
+    }
+    for (const view of views) view.paint();
+  }
+
+  function tick() {
+    judge();
+    const anyone = [...views].some((view) => view.info() !== null);
+    const age = Date.now() - (hello || heard);
+    if ((anyone && age > HELLO_MS) || (!heard && !hello)) {
+      // A host that never answers messages gets the same question through a trait.
+      if (!heard && hello && !kernelBusy()) byTrait = !byTrait;
+      hello = 0;
+      sayHello();
+    }
+  }
+
+  /** @param {Message} content @param {DataView[]} buffers */
+  function receive(content, buffers) {
+    if (!content || typeof content.kind !== "string") return;
+    heard = Date.now();
+    if (content.kind === "hello") hello = 0;
+    const answered = content.answers;
+    if (typeof answered === "number") {
+      for (const id of flying.keys()) if (id <= answered) flying.delete(id);
+    }
+    for (const view of views) view.message(content, buffers);
+    judge();
+    pump();
+    if (typeof answered === "number") for (const view of views) view.paint();
+  }
+
+  const onReply = () => receive(model.get("_reply"), [model.get("_frame")]);
+  const onLive = () => {
+    heard = 0;
+    hello = 0;
+    tick();
+  };
+  model.on("msg:custom", receive);
+  model.on("change:_reply", onReply);
+  model.on("comm_live_update", onLive);
+  const timer = setInterval(tick, 500);
+  signal.addEventListener("abort", () => {
+    clearInterval(timer);
+    model.off("msg:custom", receive);
+    model.off("change:_reply", onReply);
+    model.off("comm_live_update", onLive);
+  });
+
+  return {
+    views,
+    sayHello,
+    post,
+    tick,
+    status: () => status,
+    /** @param {string} name */
+    pending: (name) => (next !== null && name in next.changes) ||
+      [...flying.values()].some((f) => f.fields.includes(name)),
+    /** Ask for new values. A draft may be dropped for a newer one; the last always goes out.
+     * @param {Record<string, unknown>} changes @param {boolean} [draft] */
+    change(changes, draft = false) {
+      next = { changes: { ...next?.changes, ...changes }, draft };
+      pump();
+    },
+  };
+}
+
+/** Build an element. @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag @param {Record<string, string>} [attributes] @param {(Node | string)[]} children
+ * @returns {HTMLElementTagNameMap[T]} */
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+/** Set text only where it differs, so that live regions speak once. @param {Node} node
+ * @param {string} text */
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** @returns {"light" | "dark"} the theme of the host, or of the system */
+function hostTheme() {
+  const { body, documentElement: root } = document;
+  const light = body.dataset.jpThemeLight; // JupyterLab, Notebook 7
+  if (light) return light === "true" ? "light" : "dark";
+  const kind = body.dataset.vscodeThemeKind ?? ""; // VS Code
+  if (kind) return kind.includes("light") ? "light" : "dark";
+  for (const node of [body, root]) {
+    if (node.classList.contains("dark") || node.dataset.theme === "dark") return "dark"; // marimo
+    if (node.classList.contains("light") || node.dataset.theme === "light") return "light";
+  }
+  return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+/** Find the slider position nearest to a value, by ratio. @param {number[]} values
+ * @param {number} value */
+function nearest(values, value) {
+  let best = 0;
+  const far = (/** @type {number} */ i) => Math.abs(Math.log(values[i] / value));
+  for (let i = 1; i < values.length; i++) if (far(i) < far(best)) best = i;
+  return best;
+}
+
+/** Take a typed text as a number where it is one; else Python shall say what is wrong.
+ * @param {string} text */
+function typed(text) {
+  const trimmed = text.trim().replace(/[\u2009\u202f\u00a0 _](?=\d{3})/g, "");
+  const value = Number(trimmed);
+  return trimmed !== "" && Number.isFinite(value) ? value : text;
+}
+
+/** @param {string} text */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = make("textarea", { style: "position:fixed;opacity:0" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (!done) throw new Error("the browser refused");
+  }
+}
+
+/** Offer a text as a file. @param {string} text @param {string} name */
+function download(text, name) {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+/**
+ * A control for one field: `node` to show, `set(value)` to paint, `held()` while in use.
+ * @typedef {{node: HTMLElement, set: (value: number) => void, held: () => boolean,
+ *   invalid: (bad: boolean) => void}} Control
+ * @typedef {(changes: Record<string, unknown>, draft?: boolean) => void} Change
+ */
+
+/** @param {Field} field @param {string} uid @param {Change} change
+ * @returns {HTMLInputElement & {held: () => boolean}} */
+function textbox(field, uid, change) {
+  const box = make("input", {
+    id: `${uid}-${field.name}`, type: "text", inputmode: "decimal", autocomplete: "off",
+    "aria-label": field.label, title: field.help, spellcheck: "false",
+  });
+  let before = "";
+  let editing = false;
+  const commit = () => {
+    if (!editing) return;
+    editing = false;
+    if (box.value !== before) change({ [field.name]: typed(box.value) });
+  };
+  box.addEventListener("focus", () => { before = box.value; box.select(); });
+  box.addEventListener("input", () => { editing = true; });
+  box.addEventListener("blur", commit);
+  box.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // the notebook has keys of its own
+    if (event.key === "Enter") {
+      commit();
+      before = box.value;
+    } else if (event.key === "Escape") {
+      box.value = before;
+      editing = false;
+    }
+  });
+  return Object.assign(box, { held: () => editing });
+}
+
+/** @param {Field} field @param {string} uid @param {Change} change @returns {Control} */
+function sliderControl(field, uid, change) {
+  const { values, name } = field;
+  const slider = make("input", {
+    type: "range", min: "0", max: String(values.length - 1), step: "1",
+    "aria-label": field.label, title: field.help,
+  });
+  const box = textbox(field, uid, change);
+  let active = false;
+  /** @type {number | null} */
+  let sent = null;
+  const show = (/** @type {number} */ value) => {
+    slider.style.setProperty("--fill", `${(100 * Number(slider.value)) / (values.length - 1)}%`);
+    slider.setAttribute("aria-valuetext", String(value));
+  };
+  const ask = (/** @type {boolean} */ draft) => {
+    const value = values[Number(slider.value)];
+    box.value = String(value);
+    show(value);
+    sent = draft ? value : null;
+    change({ [name]: value }, draft);
+  };
+  const press = () => { active = true; };
+  const release = () => {
+    active = false;
+    if (sent !== null) ask(false);
+  };
+  slider.addEventListener("pointerdown", press);
+  slider.addEventListener("keydown", (event) => { event.stopPropagation(); press(); });
+  for (const end of ["pointerup", "pointercancel", "keyup", "blur"]) {
+    slider.addEventListener(end, release);
+  }
+  slider.addEventListener("input", () => ask(active));
+  return {
+    node: make("div", { class: "tm-row" },
+      make("label", { for: box.id, title: field.help }, field.label), slider, box),
+    set(value) {
+      if (!box.held()) box.value = String(value);
+      if (!active) {
+        slider.value = String(nearest(values, value));
+        show(value);
+      }
+    },
+    held: () => active || box.held(),
+    invalid: (bad) => box.setAttribute("aria-invalid", String(bad)),
+  };
+}
+
+/** @param {Field} field @param {string} uid @param {Change} change @returns {Control} */
+function choiceControl(field, uid, change) {
+  const group = make("div", { class: "tm-choice", role: "radiogroup", "aria-label": field.label,
+    title: field.help });
+  const radios = field.choices.map(({ value, label }) => {
+    const radio = make("input", { type: "radio", name: `${uid}-${field.name}`,
+      value: String(value) });
+    radio.addEventListener("keydown", (event) => event.stopPropagation());
+    radio.addEventListener("change", () => change({ [field.name]: value }));
+    group.append(make("label", {}, radio, make("span", {}, label)));
+    return radio;
+  });
+  return {
+    node: make("div", { class: "tm-row" }, make("span", { title: field.help }, field.label), group),
+    set(value) {
+      for (const radio of radios) radio.checked = Number(radio.value) === value;
+    },
+    held: () => false,
+    invalid: (bad) => group.setAttribute("aria-invalid", String(bad)),
+  };
+}
+
+/** @param {Field} field @param {string} uid @param {Change} change @param {Tables} tables
+ * @param {() => string} chosen @returns {Control} */
+function gpuControl(field, uid, change, tables, chosen) {
+  const select = make("select", { id: `${uid}-gpu`, "aria-label": field.label,
+    title: field.help });
+  for (const gpu of tables.gpus) select.append(make("option", { value: gpu.label }, gpu.label));
+  select.append(make("option", { value: "" }, "Other size …"));
+  const box = textbox(field, uid, change);
+  const other = make("div", { class: "tm-row" },
+    make("label", { for: box.id }, "Size (GB)"), make("span"), box);
+  select.addEventListener("change", () => {
+    change({ gpu: select.value });
+    if (!select.value) box.focus();
+  });
+  return {
+    node: make("div", { class: "tm-stack" }, make("div", { class: "tm-row" },
+      make("label", { for: select.id, title: field.help }, field.label), select), other),
+    set(value) {
+      select.value = chosen();
+      other.hidden = chosen() !== "";
+      if (!box.held()) box.value = String(value);
+    },
+    held: () => box.held(),
+    invalid: (bad) => box.setAttribute("aria-invalid", String(bad)),
+  };
+}
+
+/**
+ * Show one view of the model in `el`; return what takes it down.
+ * @param {Model} model @param {HTMLElement} el @param {ReturnType<typeof connect>} link
+ */
+function show(model, el, link) {
+  /** @type {Tables} */
+  const tables = model.get("_tables");
+  const uid = `tm-${Math.random().toString(36).slice(2)}`;
+  const own = new AbortController();
+  const { signal } = own;
+  const change = /** @type {Change} */ ((changes, draft) => link.change(changes, draft));
+  const button = (/** @type {string} */ text, /** @type {() => void} */ act) => {
+    const node = make("button", { type: "button" }, text);
+    node.addEventListener("click", act, { signal });
+    return node;
+  };
+
+  // -- the elements, top to bottom
+  const preset = make("select", { "aria-label": "Preset" });
+  for (const { name } of tables.presets) preset.append(make("option", { value: name }, name));
+  const custom = make("option", { value: "" }, "Custom");
+  preset.append(custom);
+  preset.addEventListener("change", () => {
+    const chosen = tables.presets.find(({ name }) => name === preset.value);
+    if (chosen) change({ ...chosen.values });
+  });
+  const state = make("span", { class: "tm-state", role: "status" });
+  const reset = button("Reset", () => link.post({ kind: "reset" }));
+  const head = make("div", { class: "tm-head" },
+    make("strong", {}, "LLM training memory"), preset, state, reset);
+
+  /** @type {Map<string, Control>} */
+  const controls = new Map();
+  const groups = make("div", { class: "tm-controls", role: "group", "aria-label": "Inputs" });
+  for (const group of ["Model", "Batch", "Cluster", "Training"]) {
+    const box = make("fieldset", {}, make("legend", {}, group));
+    for (const field of tables.fields.filter((f) => f.group === group)) {
+      let control;
+      if (field.name === "gpu_memory_gb") {
+        control = gpuControl(field, uid, change, tables, () => model.get("gpu"));
+      } else if (field.choices.length) control = choiceControl(field, uid, change);
+      else control = sliderControl(field, uid, change);
+      controls.set(field.name, control);
+      box.append(control.node);
+    }
+    groups.append(box);
+  }
+
+  const alert = make("p", { class: "tm-error", role: "alert", id: `${uid}-error` });
+  const headline = make("strong");
+  const sentence = make("span");
+  const banner = make("div", { class: "tm-banner" }, headline, sentence);
+  const spoken = make("div", { class: "tm-hidden", "aria-live": "polite" });
+  const fixes = make("div", { class: "tm-fixes" });
+  const undo = button("Undo", () => link.post({ kind: "undo" }));
+  const cards = make("div", { class: "tm-cards" });
+  const image = make("img", { alt: "" });
+  const figure = make("div", { class: "tm-figure" }, image);
+  const table = make("table", { class: "tm-hidden" });
+  const result = make("div", { class: "tm-result" }, alert, banner, spoken, fixes, cards, figure,
+    table);
+
+  const footer = make("span", { class: "tm-facts" });
+  const copyButton = (/** @type {string} */ text, /** @type {"python" | "curl"} */ what) => {
+    const node = button(text, () => {
+      copy(model.get("_panel")[what]).then(
+        () => { node.textContent = "Copied ✓"; },
+        () => { node.textContent = "Not copied"; },
+      ).finally(() => setTimeout(() => { node.textContent = text; }, 1500));
+    });
+    return node;
+  };
+  const json = button("JSON", () => {
+    wantsJson = true;
+    link.post({ kind: "json" });
+  });
+  let wantsJson = false;
+  const foot = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"),
+    copyButton("Copy curl", "curl"), json, footer);
+
+  const root = make("div", { class: "trainmem" }, head,
+    make("div", { class: "tm-body" }, groups, result), foot);
+  el.append(root);
+
+  // -- painting: safe to call at any time
+  let painting = 0;
+  function paint() {
+    if (signal.aborted || painting) return;
+    painting = requestAnimationFrame(() => {
+      painting = 0;
+      paintNow();
+    });
+  }
+
+  function paintNow() {
+    if (signal.aborted) return;
+    /** @type {Panel} */
+    const panel = model.get("_panel");
+    const status = link.status();
+    root.dataset.theme = hostTheme();
+    root.dataset.status = status;
+    root.dataset.fits = String(panel.fits);
+    write(state, { live: "", waiting: "Waiting for the kernel …",
+      disconnected: "Disconnected: run the cell again" }[status]);
+    const dead = status === "disconnected" || (status === "waiting" && !everLive);
+    everLive ||= status === "live";
+    for (const node of /** @type {NodeListOf<HTMLButtonElement>} */ (
+      root.querySelectorAll("input, select, button"))) {
+      node.disabled = dead && !node.closest(".tm-foot") || (dead && node === json);
+    }
+    const error = model.get("error");
+    for (const [name, control] of controls) {
+      control.invalid(error.startsWith(`${name}:`));
+      if (!link.pending(name)) control.set(model.get(name));
+    }
+    const same = tables.presets.find(({ values }) =>
+      Object.entries(values).every(([name, value]) => name === "gpu" || model.get(name) === value));
+    custom.hidden = same !== undefined;
+    preset.value = same?.name ?? "";
+    write(alert, error);
+    alert.hidden = error === "";
+    write(headline, panel.headline);
+    write(sentence, panel.banner);
+    paintFixes(panel);
+    paintCards(panel);
+    write(footer, panel.footer);
+    image.alt = model.get("_alt");
+    const rows = panel.table.map(([name, value]) => make("tr", {},
+      make("th", { scope: "row" }, name), make("td", {}, value)));
+    table.replaceChildren(make("caption", {}, "Memory of one training step"), ...rows);
+    speak(`${panel.headline}. ${panel.banner}`);
+  }
+  let everLive = false;
+
+  let shownFixes = "";
+  /** @param {Panel} panel */
+  function paintFixes(panel) {
+    const undoable = Number(model.get("_undo"));
+    undo.hidden = !undoable;
+    fixes.hidden = panel.fits && !undoable;
+    const now = JSON.stringify([panel.fits, panel.fixes]);
+    if (now === shownFixes) return; // a button under the finger stays the same button
+    shownFixes = now;
+    const label = panel.fits ? "" : panel.fixes.length ? "Fits with" : "No single change fits";
+    fixes.replaceChildren(make("span", {}, label), ...panel.fixes.map((fix) =>
+      button(`${fix.label} → ${fix.gb}`, () => change({ [fix.field]: fix.value,
+        ...(fix.field === "gpu_memory_gb" && { gpu: fix.label }) }))), undo);
+  }
+
+  /** @param {Panel} panel */
+  function paintCards(panel) {
+    while (cards.children.length < panel.cards.length) {
+      cards.append(make("div", {}, make("small"), make("div", {}, make("b"), make("span")),
+        make("small")));
+    }
+    panel.cards.forEach((card, i) => {
+      const [title, main, note] = cards.children[i].children;
+      write(title, card.title);
+      write(main.children[0], card.value);
+      write(main.children[1], ` ${card.unit}`);
+      write(note, card.note);
+    });
+  }
+
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let speaking;
+  /** Announce a result once it rests. @param {string} text */
+  function speak(text) {
+    clearTimeout(speaking);
+    speaking = setTimeout(() => write(spoken, text), 700);
+  }
+
+  // -- the picture
+  const shown = { id: -1, draft: true, key: "", url: "" };
+  let visible = true;
+  const want = { width: 0, ratio: 1, theme: "light" };
+  const key = () => `${want.width}x${want.ratio}-${want.theme}`;
+
+  /** @param {Message} content @param {DataView} bytes */
+  async function frame(content, bytes) {
+    const { id = 0, draft = false } = content;
+    const stale = () => signal.aborted || content.key !== key() || id < shown.id ||
+      (id === shown.id && draft && !shown.draft && shown.key === content.key);
+    if (stale() || !bytes) return;
+    const url = URL.createObjectURL(
+      new Blob([/** @type {BlobPart} */ (bytes)], { type: "image/png" }));
+    const probe = new Image();
+    probe.src = url;
+    await probe.decode().catch(() => {});
+    if (stale() || !probe.naturalWidth) {
+      URL.revokeObjectURL(url);
+      return;
+    }
+    image.src = url;
+    image.dataset.frame = String(id);
+    if (shown.url) URL.revokeObjectURL(shown.url);
+    Object.assign(shown, { id, draft, key: content.key, url });
+    if (!draft) keep(bytes);
+  }
+
+  /** Keep the picture at rest in the saved notebook, without a message. @param {DataView} bytes */
+  function keep(bytes) {
+    model.set("_frame", bytes);
+  }
+
+  function measure() {
+    const ratio = Math.min(Math.max(globalThis.devicePixelRatio || 1, 0.5), 4);
+    const now = { width: Math.round(figure.clientWidth), ratio: Math.round(ratio * 100) / 100,
+      theme: hostTheme() };
+    if (now.width === want.width && now.ratio === want.ratio && now.theme === want.theme) return;
+    Object.assign(want, now);
+    paint();
+    link.sayHello();
+  }
+
+  /** @type {View} */
+  const view = {
+    info: () => (visible && !document.hidden && want.width >= 100
+      ? { ...want, frame: shown.draft ? -1 : shown.id, key: shown.key } : null),
+    message(content, buffers) {
+      if (content.kind === "frame") void frame(content, buffers[0]);
+      if (content.kind === "json" && wantsJson) {
+        wantsJson = false;
+        download(JSON.stringify(content.answer, null, 1), "trainmem.json");
+      }
+    },
+    paint,
+    gone: () => el.closest(".jupyter-widgets-disconnected") !== null,
+  };
+  link.views.add(view);
+
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let measuring;
+  const measureSoon = () => {
+    clearTimeout(measuring);
+    measuring = setTimeout(measure, want.width ? 100 : 0);
+  };
+  const sizes = new ResizeObserver(measureSoon);
+  sizes.observe(figure);
+  const themes = new MutationObserver(measureSoon);
+  for (const node of [document.body, document.documentElement]) {
+    themes.observe(node, { attributes: true });
+  }
+  const live = new MutationObserver(link.tick);
+  live.observe(el, { attributes: true, attributeFilter: ["class"] });
+  const seen = new IntersectionObserver((entries) => {
+    const before = visible;
+    visible = entries[entries.length - 1].isIntersecting;
+    if (visible && !before) link.sayHello();
+  });
+  seen.observe(root);
+  document.addEventListener("visibilitychange", () => document.hidden || link.sayHello(),
+    { signal });
+  globalThis.matchMedia?.("(prefers-color-scheme: dark)")
+    .addEventListener?.("change", measureSoon, { signal });
+
+  // -- the model speaks
+  const watched = [...INPUTS, "_panel", "_alt", "_undo", "error"].map((n) => `change:${n}`);
+  for (const event of watched) model.on(event, paint);
+  const saved = model.get("_frame");
+  if (saved?.byteLength) { // a reopened notebook shows its last picture
+    shown.url = URL.createObjectURL(
+      new Blob([/** @type {BlobPart} */ (saved)], { type: "image/png" }));
+    image.src = shown.url;
+  }
+  paintNow();
+  measure();
+  link.tick();
+
+  return () => {
+    own.abort();
+    link.views.delete(view);
+    for (const event of watched) model.off(event, paint);
+    for (const observer of [sizes, themes, live, seen]) observer.disconnect();
+    clearTimeout(measuring);
+    clearTimeout(speaking);
+    cancelAnimationFrame(painting);
+    if (shown.url) URL.revokeObjectURL(shown.url);
+    root.remove();
+  };
+}
+
+// A function, so that every model has a connection of its own: hosts share this module.
+export default () => {
+  /** @type {ReturnType<typeof connect> | undefined} */
+  let link;
+  return {
+    /** @param {{model: Model, signal?: AbortSignal}} context */
+    initialize({ model, signal }) {
+      const own = new AbortController();
+      signal?.addEventListener("abort", () => own.abort());
+      link = connect(model, own.signal);
+      return () => own.abort();
+    },
+    /** @param {{model: Model, el: HTMLElement, signal?: AbortSignal}} context */
+    render({ model, el, signal }) {
+      if (!link) throw new Error("initialize() has not run");
+      const close = show(model, el, link);
+      signal?.addEventListener("abort", close);
+      return close;
+    },
+  };
+};

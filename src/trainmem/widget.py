@@ -1,0 +1,303 @@
+"""`TrainingMemoryWidget`: a thin shell that shows a `TrainingMemory` in a notebook.
+
+Python is the source of truth. The browser asks for changes in numbered messages; each is
+answered by the traits (numbers first) and then by one picture for every distinct kind of
+visible view. Hosts without custom messages ask through the `_request` trait instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anywidget
+from traitlets import Bytes, Dict, Int, Unicode, observe
+
+from trainmem.config import FIELDS, ConfigError, TrainingConfig
+from trainmem.figure import describe, plot
+from trainmem.frames import FrameRenderer
+from trainmem.model import TrainingMemory
+from trainmem.presentation import panel, tables
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["TrainingMemoryWidget"]
+
+MAX_CLIENTS: Final = 16
+MAX_VIEWS: Final = 16
+"""Front ends, and views of each, that are drawn for; the oldest make room for new ones."""
+
+CLIENT_SECONDS: Final = 60.0
+"""A front end not heard of for so long is gone: it says hello every ten seconds while seen."""
+
+MAX_UNDO: Final = 100
+
+
+@dataclass(frozen=True)
+class View:
+    """What one view wants drawn: CSS pixels wide, device pixels per CSS pixel, theme."""
+
+    width: int
+    ratio: float
+    theme: str
+
+    @property
+    def key(self) -> str:
+        """Name of the kind of picture, shared by all views alike."""
+        return f"{self.width}x{self.ratio:g}-{self.theme}"
+
+
+def _front_end(name: str) -> str | Path:
+    """Return a file of the front end as text, or under ``ANYWIDGET_HMR=1`` as a live path."""
+    packed = Path(__file__).parent / "static"
+    path = (packed if packed.is_dir() else Path(__file__).parents[2] / "js") / name
+    return path if os.environ.get("ANYWIDGET_HMR") == "1" else path.read_text(encoding="utf-8")
+
+
+class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
+    """A live view of one training step: controls, verdict, numbers and the three panels.
+
+    Parameters
+    ----------
+    config : TrainingConfig, optional
+        Starting point, to which Reset returns.
+    layout : ipywidgets.Layout or dict, optional
+        As for every ipywidgets widget.
+    **inputs
+        Inputs that replace those of `config`, and `gpu`.
+
+    Raises
+    ------
+    TypeError
+        For a keyword that isn't an input.
+    ConfigError
+        For a bad value.
+
+    Notes
+    -----
+    All traits of `TrainingMemory` work with ``observe``, ``link`` and ``jslink``. A bad value
+    from the browser leaves the last good state and shows in `error`.
+    """
+
+    _panel = Dict(help="What the front end paints.").tag(sync=True)
+    _tables = Dict(help="Fields, presets and cards.").tag(sync=True)
+    _alt = Unicode(help="The picture in words.").tag(sync=True)
+    _undo = Int(0, help="How many changes can be undone.").tag(sync=True)
+    _frame = Bytes(b"", help="Last picture at rest, for hosts without messages.").tag(
+        sync=True, echo_update=False
+    )
+    _reply = Dict(help="Answer to `_request`.").tag(sync=True)
+    _request = Dict(help="Message of a host without custom messages.").tag(
+        sync=True, echo_update=False
+    )
+
+    # As text: a path would start a watcher that keeps every widget alive.
+    _esm = _front_end("widget.js")
+    _css = _front_end("widget.css")
+    _by_trait = False
+
+    def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
+        layout = inputs.pop("layout", None)
+        self._renderer = FrameRenderer()
+        self._clients: dict[str, tuple[float, dict[str, View]]] = {}
+        self._frame_id = 0
+        self._draft = False
+        self._answering: int | None = None
+        self._history: list[tuple[TrainingConfig, str]] = []
+        self._tables = tables()
+        super().__init__(config, **inputs)
+        self._start = self._committed = (self.config, self.gpu)
+        if layout is not None:
+            self.layout = layout
+        self.on_msg(_handle_message)
+
+    def figure(self, theme: str = "light") -> Figure:
+        """Return the picture as a plain matplotlib `Figure`, for ordinary output."""
+        return plot(self.simulation, theme=theme)
+
+    def close(self) -> None:
+        """Close the comm and free the figure; the traits stay readable."""
+        self._renderer.close()
+        self._clients.clear()
+        super().close()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the live view, and the picture for viewers that can't run it."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
+        view = View(900, 1.0, "light")
+        data["text/plain"] = f"{panel(self.simulation)['headline']}: {self.simulation.banner}"
+        data["image/png"] = base64.b64encode(self._draw(view, draft=False)).decode("ascii")
+        return data, metadata
+
+    # -- publishing: numbers first, then pictures ------------------------------------------
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """Send all traits of one change in one message, then the pictures."""
+        with self.hold_sync():
+            yield
+        self._send_frames()
+
+    @observe("simulation")
+    def _simulation_changed(self, _change: Mapping[str, Any]) -> None:
+        self._frame_id += 1
+        self._panel = panel(self.simulation)
+        self._alt = describe(self.simulation)
+
+    def _views(self) -> dict[str, View]:
+        """Return one view of each distinct kind that somebody sees."""
+        now = time.monotonic()
+        for client in [c for c, (seen, _) in self._clients.items() if now - seen > CLIENT_SECONDS]:
+            del self._clients[client]
+        return {view.key: view for _, views in self._clients.values() for view in views.values()}
+
+    def _draw(self, view: View, *, draft: bool) -> bytes:
+        return self._renderer.render(
+            self.simulation, width=view.width, ratio=view.ratio, theme=view.theme, draft=draft
+        )
+
+    def _send_frames(self, only: set[str] | None = None) -> None:
+        """Send the present picture to the visible views, or to those of some kinds only."""
+        if self.comm is None:
+            return
+        for key, view in self._views().items():
+            if only is None or key in only:
+                frame = {"kind": "frame", "id": self._frame_id, "key": key, "draft": self._draft}
+                self._answer(frame, self._draw(view, draft=self._draft))
+
+    def _answer(self, content: dict[str, Any], png: bytes | None = None) -> None:
+        if self._answering is not None and content["kind"] != "hello":
+            content["answers"], self._answering = self._answering, None
+        if self._by_trait:
+            with self.hold_sync():
+                if png is not None:
+                    self._frame = png
+                self._reply = content
+        else:
+            self.send(content, [png] if png is not None else None)
+
+    # -- requests from the browser ---------------------------------------------------------
+
+    @observe("_request")
+    def _requested(self, change: Mapping[str, Any]) -> None:
+        if change["new"]:
+            self._by_trait = True
+            _handle_message(self, change["new"], [])
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Take values set in the browser (``jslink``): inputs as a request, outputs never.
+
+        What is refused is sent back, so the browser never keeps a value that Python hasn't.
+        """
+        asked = {n: v for n, v in sync_data.items() if n in FIELDS or n == "gpu"}
+        ours = {n for n, trait in self.traits().items() if trait.metadata.get("kind") == "output"}
+        ours |= {"error", "_panel", "_tables", "_alt", "_undo", "_reply", "_frame", "_esm", "_css"}
+        super().set_state({n: v for n, v in sync_data.items() if n not in asked and n not in ours})
+        wrong = (sync_data.keys() & ours) - {"_frame"}  # the browser keeps the last picture itself
+        if asked:
+            try:
+                self.update(**asked)
+            except ConfigError:
+                wrong |= asked.keys()
+        if wrong:
+            self.send_state(wrong)
+
+    def _on_hello(self, message: Mapping[str, Any]) -> None:
+        """Note which views a front end shows, answer it, and draw what it lacks."""
+        client, wanted = message.get("client"), message.get("views")
+        lacking: set[str] = set()
+        if isinstance(client, str) and isinstance(wanted, list) and len(client) <= 64:
+            views = {}
+            for item in wanted[:MAX_VIEWS]:
+                view = _view(item)
+                if view is not None:
+                    views[view.key] = view
+                    if item.get("frame") != self._frame_id or item.get("key") != view.key:
+                        lacking.add(view.key)
+            self._clients.pop(client, None)
+            self._clients[client] = (time.monotonic(), views)
+            while len(self._clients) > MAX_CLIENTS:
+                del self._clients[next(iter(self._clients))]
+        self._answer({"kind": "hello", "n": message.get("n")})
+        self._draft = False
+        self._send_frames(lacking)
+
+    def _on_set(self, message: Mapping[str, Any]) -> None:
+        """Change inputs; a draft (while dragging) is drawn cheaply and isn't undoable."""
+        changes = message.get("changes")
+        if not isinstance(changes, dict):
+            raise ConfigError("changes", changes, "must be a mapping of inputs to values")
+        self._draft = bool(message.get("draft"))
+        try:
+            self.update(**changes)
+        finally:
+            draft, self._draft = self._draft, False
+        if not draft:
+            self._commit()
+
+    def _commit(self) -> None:
+        """Make the present state the one that the next undo returns from."""
+        state = (self.config, self.gpu)
+        if state != self._committed:
+            self._history = [*self._history, self._committed][-MAX_UNDO:]
+            self._committed = state
+            self._undo = len(self._history)
+
+    def _on_undo(self, _message: Mapping[str, Any]) -> None:
+        if self._history:
+            self._committed = config, gpu = self._history.pop()
+            self._undo = len(self._history)
+            self.update(**config.to_dict(), gpu=gpu)
+
+    def _on_reset(self, _message: Mapping[str, Any]) -> None:
+        config, gpu = self._start
+        self.update(**config.to_dict(), gpu=gpu)
+        self._commit()
+
+    def _on_json(self, _message: Mapping[str, Any]) -> None:
+        self._answer({"kind": "json", "answer": self.simulation.to_dict()})
+
+
+def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -> None:
+    """Serve one message of a front end; whatever it holds, the kernel only ever answers."""
+    if not isinstance(content, Mapping):
+        return
+    serve = {
+        "hello": widget._on_hello,
+        "set": widget._on_set,
+        "undo": widget._on_undo,
+        "reset": widget._on_reset,
+        "json": widget._on_json,
+    }.get(str(content.get("kind")))
+    if serve is None:
+        return
+    number = content.get("id")
+    with widget._lock:
+        widget._answering = number if isinstance(number, int) else None
+        try:
+            serve(content)
+        except ConfigError as error:
+            widget.set_trait("error", str(error))
+        if widget._answering is not None:  # no picture or data carried the answer
+            widget._answer({"kind": "done"})
+
+
+def _view(item: Any) -> View | None:
+    """Read one view of a hello; None where it is hidden or isn't one."""
+    if not isinstance(item, Mapping):
+        return None
+    width, ratio, theme = item.get("width"), item.get("ratio"), item.get("theme")
+    numbers = isinstance(width, int | float) and isinstance(ratio, int | float)
+    if not numbers or theme not in ("light", "dark"):
+        return None
+    if not (100 <= width <= 10_000 and 0.1 <= ratio <= 10):  # type: ignore[operator]
+        return None
+    return View(round(width), round(min(max(float(ratio), 0.5), 4.0), 2), theme)  # type: ignore[arg-type]
