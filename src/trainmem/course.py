@@ -92,10 +92,9 @@ def seeded(notebook: Mapping[str, Any], seed: str | int) -> dict[str, Any]:
     CourseError
         Where it isn't a notebook, has no table, or never assigns one of the table's names.
     """
-    cells = notebook.get("cells")
-    if notebook.get("nbformat") != 4 or not isinstance(cells, list):
+    if not _is_notebook(notebook):
         raise CourseError("not a notebook of format 4")
-    table = notebook.get("metadata", {}).get(TABLE)
+    table = notebook["metadata"].get(TABLE)
     if not isinstance(table, dict):
         raise CourseError(
             f"no {TABLE!r} table in the notebook's metadata; "
@@ -106,16 +105,28 @@ def seeded(notebook: Mapping[str, Any], seed: str | int) -> dict[str, Any]:
     del result["metadata"][TABLE]
     unused = set(values)
     for cell in result["cells"]:
-        if cell.get("cell_type") == "code":
-            source = cell.get("source", "")
-            text = source if isinstance(source, str) else "".join(source)
-            text, used = _assign(text, values)
+        if cell["cell_type"] == "code":
+            text, used = _assign("".join(cell["source"]), values)
             unused -= used
             cell["source"] = text.splitlines(keepends=True)
             cell["outputs"], cell["execution_count"] = [], None  # those of other numbers
     if unused:
         raise CourseError(f"no code cell assigns {', '.join(sorted(unused))}")
     return result
+
+
+def _is_notebook(notebook: Mapping[str, Any]) -> bool:
+    """Whether all that `seeded` touches has the types of notebook format 4."""
+    cells, metadata = notebook.get("cells"), notebook.get("metadata")
+    if notebook.get("nbformat") != 4 or not isinstance(cells, list):
+        return False
+    return isinstance(metadata, dict) and all(
+        isinstance(cell, dict)
+        and isinstance(cell.get("cell_type"), str)
+        and isinstance(source := cell.get("source"), str | list)
+        and all(isinstance(line, str) for line in source)
+        for cell in cells
+    )
 
 
 def _assign(text: str, values: Mapping[str, Any]) -> tuple[str, set[str]]:

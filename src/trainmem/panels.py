@@ -96,9 +96,7 @@ def axis_top(simulation: Simulation) -> float:
     """
     need = max(1.5 * simulation.gpu_capacity_gb, 1.06 * float(simulation.components.total) / GB)
     power = 10.0 ** math.floor(math.log10(need))
-    return float(
-        next(power * top for top, _ in TOPS if power * top >= need * (1 - 1e-9))
-    )
+    return float(next(power * top for top, _ in TOPS if power * top >= need * (1 - 1e-9)))
 
 
 def axis_ticks(top: float) -> list[float]:
@@ -506,7 +504,9 @@ class GpuPanel(SweepPanel):
         shown = room > 12
         self.stem.set_visible(shown)
         self.stem.set_color(color)
-        self.stem.set_data((here, here), (bottom * self.top / self.height, top * self.top / self.height))
+        self.stem.set_data(
+            (here, here), (bottom * self.top / self.height, top * self.top / self.height)
+        )
         for head, y in zip(self.heads, (top, bottom), strict=True):
             head.set_visible(shown)
             head.set_markerfacecolor(color)
@@ -545,7 +545,9 @@ class GpuPanel(SweepPanel):
             ]
             self.write(self.fewest_label, words + " →", spots)
             return
-        total = float(np.interp(self.straight(np.float64(fewest)), self.straight(self.x), self.totals))  # type: ignore[arg-type]
+        total = float(
+            np.interp(self.straight(np.float64(fewest)), self.straight(self.x), self.totals)
+        )  # type: ignore[arg-type]
         self.diamond.set_data([fewest], [total])
         u, v = self.along(fewest), self.up(total)
         self.block(u - 4, v - 4, u + 4, v + 4)
@@ -555,7 +557,11 @@ class GpuPanel(SweepPanel):
             (u + 7, v - 2, "left", "top"),
         ]  # fmt: skip
         below: list[Spot] = [(u, v - 7, "center", "top"), (u, v + 7, "center", "bottom")]
-        self.write(self.fewest_label, words, [*left, *right, *below] if simulation.fits else [*right, *left, *below])
+        self.write(
+            self.fewest_label,
+            words,
+            [*left, *right, *below] if simulation.fits else [*right, *left, *below],
+        )
 
     def _write_floor(self) -> None:
         """Name the activations, which no GPU count shrinks."""
@@ -664,13 +670,23 @@ class BudgetPanel(Panel):
         super().__init__(ax, theme)
         ax.grid(False, which="both", axis="both")
         # Ticks as long as the bar is wide stand in for a grid, so that no line strikes a label.
-        ax.tick_params(axis="y", which="major", left=True, direction="in", length=BAR, width=1, color=theme.grid)
+        ax.tick_params(
+            axis="y",
+            which="major",
+            left=True,
+            direction="in",
+            length=BAR,
+            width=1,
+            color=theme.grid,
+        )
         ax.set_xticks([])
         self.parts = {
             name: self._rectangle(facecolor=COLORS[name], edgecolor="none", linewidth=0)
             for name in ("optimizer", "gradients", "weights", "activations")
         }
-        self.free = self._rectangle(facecolor="none", edgecolor=theme.free, linewidth=0, hatch="////")
+        self.free = self._rectangle(
+            facecolor="none", edgecolor=theme.free, linewidth=0, hatch="////"
+        )
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
         self.labels = [self._label(theme.ink) for _ in range(5)]
@@ -704,9 +720,17 @@ class BudgetPanel(Panel):
         heights = spread(middles, 1.3 * TEXT, TEXT / 2, self.height - TEXT / 2)
         xs: list[float] = []
         ys: list[float] = []
-        for text, y, middle, (_, words, color) in zip(self.labels, heights, middles, named, strict=False):
-            text.set(text=words, color=color, position=((BAR + 8) / self.width, y / self.height),
-                     ha="left", va="center", visible=True)
+        for text, y, middle, (_, words, color) in zip(
+            self.labels, heights, middles, named, strict=False
+        ):
+            text.set(
+                text=words,
+                color=color,
+                position=((BAR + 8) / self.width, y / self.height),
+                ha="left",
+                va="center",
+                visible=True,
+            )
             xs += [right, BAR / self.width, (BAR + 5) / self.width, math.nan]
             ys += [middle / scale, middle / scale, y / scale, math.nan]
         for text in self.labels[len(named) :]:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +108,20 @@ class Course:
 
     def points(self, student: str) -> dict[str, float]:
         """Return what the gradebook records for each graded cell."""
+        with self._recorded(student) as notebook:
+            return {grade.name: grade.score for grade in notebook.grades}
+
+    def needs_a_look(self, student: str) -> bool:
+        """Whether the gradebook asks for a person to grade it."""
+        with self._recorded(student) as notebook:
+            return notebook.needs_manual_grade
+
+    @contextmanager
+    def _recorded(self, student: str) -> Iterator[Any]:
         from nbgrader.api import Gradebook
 
         with Gradebook(f"sqlite:///{self.root / 'gradebook.db'}") as gradebook:
-            notebook = gradebook.find_submission_notebook(NAME, NAME, student)
-            return {grade.name: grade.score for grade in notebook.grades}
+            yield gradebook.find_submission_notebook(NAME, NAME, student)
 
     def outputs(self, student: str) -> dict[str, str]:
         """Return what each cell of the autograded notebook shows, as text."""
