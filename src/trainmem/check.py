@@ -144,7 +144,7 @@ def function(
     name: str = "",
     unit: str = "",
     tolerance: float | None = 1e-6,
-    wrong: Mapping[str, Callable[..., Any]] | None = None,
+    wrong: Mapping[str, Callable[..., Any] | Sequence[Any]] | None = None,
     hint: str = "",
 ) -> None:
     """Check a function over many inputs.
@@ -164,9 +164,9 @@ def function(
         Unit of the results, as in `number`.
     tolerance : float or None
         Largest relative error that passes; None for whole numbers (or None), as in `whole`.
-    wrong : mapping of str to callable, optional
-        Rules that known wrong turns follow. A hint is given where one of them explains every
-        case that failed.
+    wrong : mapping of str to callable or sequence, optional
+        Rules that known wrong turns follow, or what they lead to, as in `expected`. A hint is
+        given where one of them explains every case that failed.
     hint : str
         Shown where no wrong turn matches.
 
@@ -180,12 +180,13 @@ def function(
         said = NOT_ANSWERED if student is ... else f"{describe(student)} is not a function"
         raise CheckFailed(f"{name}: {said}.")
     inputs = [dict(case) for case in cases]
-    right = [expected(**copy.deepcopy(case)) for case in inputs] if callable(expected) else expected
+    right = _results(expected, inputs)
+    turns = {turn: _results(rule, inputs) for turn, rule in (wrong or {}).items()}
     answers = []
-    for case, value in zip(inputs, right, strict=True):
+    for index, case in enumerate(inputs):
         call = f"{name}({', '.join(f'{key}={describe(arg)}' for key, arg in case.items())})"
-        turns = {turn: rule(**copy.deepcopy(case)) for turn, rule in (wrong or {}).items()}
-        answers.append((call, _call(student, case, name, call), value, turns))
+        led_to = {turn: values[index] for turn, values in turns.items()}
+        answers.append((call, _call(student, case, name, call), right[index], led_to))
     _check(name, answers, unit, tolerance, hint)
 
 
@@ -336,6 +337,15 @@ def _plain(what: str, answer: object, unit: str, tolerance: float | None) -> flo
     if not good:
         raise CheckFailed(f"{what}: {describe(answer)} is not {wanted}.")
     return plain
+
+
+def _results(rule: Any, inputs: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    """Return the value of a rule for each input, or the values themselves."""
+    if not callable(rule):
+        if len(rule) != len(inputs):
+            raise ValueError(f"{len(rule)} values for {len(inputs)} cases")
+        return list(rule)
+    return [rule(**copy.deepcopy(dict(case))) for case in inputs]
 
 
 def _call(student: Callable[..., Any], case: Mapping[str, Any], name: str, call: str) -> object:

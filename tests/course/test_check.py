@@ -135,6 +135,19 @@ def test_function_names_the_input_and_the_hint_that_explains_all_failures() -> N
     assert said.startswith("f(states=8.0, gpus=2) returned 8 bytes, which is not right. Hint: at")
 
 
+def test_function_takes_values_for_wrong_turns_too() -> None:
+    said = failure(
+        check.function,
+        lambda states, gpus: states,
+        CASES[:2],
+        [8, 4],
+        wrong={"no": [8, 7], "states_not_divided": [8, 8]},
+    )
+    assert "Hint: at this stage" in said
+    with pytest.raises(ValueError, match="1 values for 2 cases"):
+        check.function(divide, CASES[:2], [8])
+
+
 def test_function_reports_what_the_student_raised_and_where() -> None:
     def broken(states: float, gpus: int) -> float:
         return states / (gpus - gpus)
