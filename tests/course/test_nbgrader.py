@@ -1,11 +1,12 @@
 """The assignment in nbgrader itself: release, autograde, feedback."""
 
 import html
+import json
 import time
 
 import pytest
 
-from course.kit import NAME, Course, Notebook, answer, cells, text
+from course.kit import NAME, Course, Notebook, answer, cells, read, text
 from course.submissions import KILL, LIBRARY, LOOP, SWALLOW, WRONG
 
 TIMEOUT = 4
@@ -137,4 +138,15 @@ def test_what_cannot_be_graded_ends_soon_and_is_reported(endless, student: str) 
     assert set(course.points(student).values()) == {0}
     assert course.needs_a_look(student)
     assert not (course.root / "autograded" / student / NAME).exists()
-    assert seconds < 120
+    assert seconds < 240
+
+
+def test_what_was_not_graded_can_be_mended(endless) -> None:
+    course, _, _ = endless
+    path = course.root / "submitted" / "kill" / NAME / f"{NAME}.ipynb"
+    mended = answer(read(path), {"ex1a": "raise NotImplementedError()\n"})
+    path.write_text(json.dumps(mended), encoding="utf-8")
+    course.run("autograde", NAME, "--student=kill")
+    expected = {name: 0 if name == "ex1a-check" else most for name, most in course.full.items()}
+    assert course.points("kill") == expected
+    assert not course.needs_a_look("kill")
