@@ -13,7 +13,7 @@
  *   cards: {title: string, value: string, unit: string, note: string}[],
  *   table: [string, string][]}} Panel
  * @typedef {{kind: string, id?: number, n?: number, key?: string, draft?: boolean,
- *   answers?: number, answer?: unknown}} Message
+ *   client?: string, answers?: number, answer?: unknown}} Message
  * @typedef {"waiting" | "live" | "disconnected"} Status
  * @typedef {{info: () => {width: number, ratio: number, theme: string, frame: number,
  *   key: string} | null, message: (content: Message, buffers: DataView[]) => void,
@@ -21,7 +21,9 @@
  */
 
 const MAX_IN_FLIGHT = 3; // each new message carries the TCP ACK that frees the frame before it
+const MAX_OUTBOX = 16; // requests repeated to a host without messages
 const HELLO_MS = 10_000;
+const TRAIT_MS = 3_000; // an idle kernel silent for so long may only hear traits
 const WAITING_MS = 1_500; // unanswered for so long: the kernel is busy
 const LOST_MS = 4_000; // the same with a kernel known to be idle: nobody is there
 const SILENT_MS = 30_000; // the same where the host doesn't tell what its kernel does
@@ -43,15 +45,31 @@ function connect(model, signal) {
   let next = null;
   let number = 0;
   let hello = 0; // when the unanswered hello was sent, or 0
+  let again = false; // whether another is due after its answer
+  let tries = 0; // how many stayed unanswered
   let heard = 0; // when Python last answered
   let byTrait = false;
+  let closed = false;
+  /** @type {Record<string, unknown>[]} */
+  let outbox = [];
   /** @type {Status} */
   let status = "waiting";
 
   /** @param {Record<string, unknown>} content */
   function post(content) {
+    try {
+      send(content);
+    } catch {
+      // A closed comm throws, and the silence that follows tells enough.
+    }
+  }
+
+  /** @param {Record<string, unknown>} content */
+  function send(content) {
     if (byTrait) {
-      model.set("_request", { ...content, stamp: ++number });
+      // The host merges what it can't send at once, so each request brings the last few.
+      outbox = [...outbox, { ...content, stamp: ++number }].slice(-MAX_OUTBOX);
+      model.set("_request", { client, messages: outbox });
       model.save_changes();
       return;
     }
@@ -66,24 +84,29 @@ function connect(model, signal) {
     model.send(content, { iopub: { status: nudge } });
   }
 
+  /** Tell what the views want; where a hello is unanswered, once it is. */
   function sayHello() {
+    if (closed) return;
+    again = hello !== 0;
+    if (again) return; // a kernel busy for an hour shall not find a queue of them
     const seen = [...views].map((view) => view.info()).filter((info) => info !== null);
-    hello ||= Date.now();
+    hello = Date.now();
     post({ kind: "hello", client, n: Date.now(), views: seen });
   }
 
-  function pump() {
-    if (!next || flying.size >= MAX_IN_FLIGHT || status === "disconnected") return;
+  /** @param {boolean} [full] whether to send even what has to wait */
+  function pump(full = false) {
+    if (!next || status === "disconnected" || (flying.size >= MAX_IN_FLIGHT && !full)) return;
     const { changes, draft } = next;
     next = null;
     flying.set(++number, { since: Date.now(), fields: Object.keys(changes) });
-    post({ kind: "set", id: number, changes, draft });
+    post({ kind: "set", client, id: number, changes, draft });
   }
 
   /** @returns {boolean | null} whether the kernel is at work; null where the host won't tell */
   function kernelBusy() {
     const state = kernel()?.status;
-    return typeof state === "string" ? state === "busy" : null;
+    return state === "busy" || (state === "idle" ? false : null);
   }
 
   /** @returns {any} */
@@ -94,7 +117,7 @@ function connect(model, signal) {
   function kernelGone() {
     const { status: state, connectionStatus } = kernel() ?? {};
     return (
-      ["dead", "restarting", "autorestarting", "terminating", "unknown"].includes(state) ||
+      ["dead", "restarting", "autorestarting", "terminating"].includes(state) ||
       (connectionStatus !== undefined && connectionStatus !== "connected") ||
       [...views].some((view) => view.gone())
     );
@@ -108,24 +131,30 @@ function connect(model, signal) {
     /** @type {Status} */
     let now = "live";
     if (kernelGone() || lost) now = "disconnected";
-    else if (!heard || silent > WAITING_MS) now = "waiting";
+    else if (!heard) now = status === "disconnected" ? status : "waiting"; // until it answers
+    else if (silent > WAITING_MS) now = "waiting";
     if (now === status) return;
     status = now;
     if (now === "disconnected") {
       flying.clear();
       next = null;
       heard = 0;
+      hello = 0;
     }
     for (const view of views) view.paint();
   }
 
   function tick() {
     judge();
+    if (kernelGone()) return; // nobody to greet
     const anyone = [...views].some((view) => view.info() !== null);
     const age = Date.now() - (hello || heard);
-    if ((anyone && age > HELLO_MS) || (!heard && !hello)) {
+    const deaf = !heard && kernelBusy() === false && status === "waiting";
+    const patience = deaf ? TRAIT_MS : HELLO_MS * 2 ** Math.min(tries, 5);
+    if ((anyone && age > patience) || (!heard && !hello)) {
       // A host that never answers messages gets the same question through a trait.
       if (!heard && hello && !kernelBusy()) byTrait = !byTrait;
+      if (hello) tries++;
       hello = 0;
       sayHello();
     }
@@ -135,8 +164,13 @@ function connect(model, signal) {
   function receive(content, buffers) {
     if (!content || typeof content.kind !== "string") return;
     heard = Date.now();
-    if (content.kind === "hello") hello = 0;
-    const answered = content.answers;
+    tries = 0;
+    if (content.kind === "hello") {
+      hello = 0;
+      if (again) sayHello();
+    }
+    // Every front end of the kernel hears every answer, and numbers its own requests.
+    const answered = content.client === client ? content.answers : undefined;
     if (typeof answered === "number") {
       for (const id of flying.keys()) if (id <= answered) flying.delete(id);
     }
@@ -157,6 +191,7 @@ function connect(model, signal) {
   model.on("comm_live_update", onLive);
   const timer = setInterval(tick, 500);
   signal.addEventListener("abort", () => {
+    closed = true;
     clearInterval(timer);
     model.off("msg:custom", receive);
     model.off("change:_reply", onReply);
@@ -166,8 +201,13 @@ function connect(model, signal) {
   return {
     views,
     sayHello,
-    post,
     tick,
+    /** Ask for something else than new values, after those that still wait.
+     * @param {"undo" | "reset" | "json"} kind */
+    ask(kind) {
+      pump(true);
+      post({ kind });
+    },
     status: () => status,
     /** @param {string} name */
     pending: (name) => (next !== null && name in next.changes) ||
@@ -205,8 +245,9 @@ function hostTheme() {
   const kind = body.dataset.vscodeThemeKind ?? ""; // VS Code
   if (kind) return kind.includes("light") ? "light" : "dark";
   for (const node of [body, root]) {
-    if (node.classList.contains("dark") || node.dataset.theme === "dark") return "dark"; // marimo
-    if (node.classList.contains("light") || node.dataset.theme === "light") return "light";
+    const named = [...node.classList, node.dataset.theme, node.getAttribute("theme")];
+    if (named.includes("dark")) return "dark"; // marimo, Colab
+    if (named.includes("light")) return "light";
   }
   return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
@@ -223,7 +264,7 @@ function nearest(values, value) {
 /** Take a typed text as a number where it is one; else Python shall say what is wrong.
  * @param {string} text */
 function typed(text) {
-  const trimmed = text.trim().replace(/[\u2009\u202f\u00a0 _](?=\d{3})/g, "");
+  const trimmed = text.trim().replace(/(?<=\d)[\u2009\u202f\u00a0 _](?=\d{3}(?!\d))/g, "");
   const value = Number(trimmed);
   return trimmed !== "" && Number.isFinite(value) ? value : text;
 }
@@ -243,48 +284,57 @@ async function copy(text) {
   }
 }
 
-/** Offer a text as a file. @param {string} text @param {string} name */
-function download(text, name) {
+/** Offer a text as a file. @param {string} text @param {string} name
+ * @param {(act: () => void, ms: number) => void} later */
+function download(text, name, later) {
   const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   make("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  later(() => URL.revokeObjectURL(url), 1000);
 }
 
 /**
- * A control for one field: `node` to show, `set(value)` to paint, `held()` while in use.
- * @typedef {{node: HTMLElement, set: (value: number) => void, held: () => boolean,
+ * A control for one field: `node` to show, `set(value)` to paint unless it is in use.
+ * @typedef {{node: HTMLElement, set: (value: number) => void,
  *   invalid: (bad: boolean) => void}} Control
  * @typedef {(changes: Record<string, unknown>, draft?: boolean) => void} Change
  */
 
 /** @param {Field} field @param {string} uid @param {Change} change
- * @returns {HTMLInputElement & {held: () => boolean}} */
+ * @returns {HTMLInputElement & {put: (value: number) => void,
+ *   invalid: (bad: boolean) => void}} */
 function textbox(field, uid, change) {
   const box = make("input", {
     id: `${uid}-${field.name}`, type: "text", inputmode: "decimal", autocomplete: "off",
     "aria-label": field.label, title: field.help, spellcheck: "false",
+    "aria-errormessage": `${uid}-error`,
   });
-  let before = "";
+  let before = ""; // what Python holds, or was asked for
   let editing = false;
   const commit = () => {
     if (!editing) return;
     editing = false;
-    if (box.value !== before) change({ [field.name]: typed(box.value) });
+    if (box.value === before) return;
+    before = box.value;
+    change({ [field.name]: typed(before) });
   };
-  box.addEventListener("focus", () => { before = box.value; box.select(); });
+  box.addEventListener("focus", () => box.select());
   box.addEventListener("input", () => { editing = true; });
   box.addEventListener("blur", commit);
   box.addEventListener("keydown", (event) => {
     event.stopPropagation(); // the notebook has keys of its own
-    if (event.key === "Enter") {
-      commit();
-      before = box.value;
-    } else if (event.key === "Escape") {
+    if (event.key === "Enter") commit();
+    else if (event.key === "Escape") {
       box.value = before;
       editing = false;
     }
   });
-  return Object.assign(box, { held: () => editing });
+  return Object.assign(box, {
+    put(/** @type {number} */ value) {
+      before = String(value);
+      if (!editing) box.value = before;
+    },
+    invalid: (/** @type {boolean} */ bad) => box.setAttribute("aria-invalid", String(bad)),
+  });
 }
 
 /** @param {Field} field @param {string} uid @param {Change} change @returns {Control} */
@@ -295,7 +345,8 @@ function sliderControl(field, uid, change) {
     "aria-label": field.label, title: field.help,
   });
   const box = textbox(field, uid, change);
-  let active = false;
+  /** @type {"" | "pointer" | "key"} */
+  let active = ""; // what holds it
   /** @type {number | null} */
   let sent = null;
   const show = (/** @type {number} */ value) => {
@@ -304,41 +355,43 @@ function sliderControl(field, uid, change) {
   };
   const ask = (/** @type {boolean} */ draft) => {
     const value = values[Number(slider.value)];
-    box.value = String(value);
+    box.put(value);
     show(value);
     sent = draft ? value : null;
     change({ [name]: value }, draft);
   };
-  const press = () => { active = true; };
   const release = () => {
-    active = false;
+    active = "";
     if (sent !== null) ask(false);
   };
-  slider.addEventListener("pointerdown", press);
-  slider.addEventListener("keydown", (event) => { event.stopPropagation(); press(); });
+  slider.addEventListener("pointerdown", () => { active = "pointer"; });
+  slider.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    active ||= "key";
+  });
   for (const end of ["pointerup", "pointercancel", "keyup", "blur"]) {
     slider.addEventListener(end, release);
   }
-  slider.addEventListener("input", () => ask(active));
+  // Where the pointer was let go outside; a held key changes at every repeat, so not for keys.
+  slider.addEventListener("change", () => active === "pointer" && release());
+  slider.addEventListener("input", () => ask(active !== ""));
   return {
     node: make("div", { class: "tm-row" },
       make("label", { for: box.id, title: field.help }, field.label), slider, box),
     set(value) {
-      if (!box.held()) box.value = String(value);
-      if (!active) {
-        slider.value = String(nearest(values, value));
-        show(value);
-      }
+      if (active) return;
+      box.put(value);
+      slider.value = String(nearest(values, value));
+      show(value);
     },
-    held: () => active || box.held(),
-    invalid: (bad) => box.setAttribute("aria-invalid", String(bad)),
+    invalid: box.invalid,
   };
 }
 
 /** @param {Field} field @param {string} uid @param {Change} change @returns {Control} */
 function choiceControl(field, uid, change) {
   const group = make("div", { class: "tm-choice", role: "radiogroup", "aria-label": field.label,
-    title: field.help });
+    title: field.help, "aria-errormessage": `${uid}-error` });
   const radios = field.choices.map(({ value, label }) => {
     const radio = make("input", { type: "radio", name: `${uid}-${field.name}`,
       value: String(value) });
@@ -352,7 +405,6 @@ function choiceControl(field, uid, change) {
     set(value) {
       for (const radio of radios) radio.checked = Number(radio.value) === value;
     },
-    held: () => false,
     invalid: (bad) => group.setAttribute("aria-invalid", String(bad)),
   };
 }
@@ -361,7 +413,7 @@ function choiceControl(field, uid, change) {
  * @param {() => string} chosen @returns {Control} */
 function gpuControl(field, uid, change, tables, chosen) {
   const select = make("select", { id: `${uid}-gpu`, "aria-label": field.label,
-    title: field.help });
+    title: field.help, "aria-errormessage": `${uid}-error` });
   for (const gpu of tables.gpus) select.append(make("option", { value: gpu.label }, gpu.label));
   select.append(make("option", { value: "" }, "Other size …"));
   const box = textbox(field, uid, change);
@@ -369,7 +421,9 @@ function gpuControl(field, uid, change, tables, chosen) {
     make("label", { for: box.id }, "Size (GB)"), make("span"), box);
   select.addEventListener("change", () => {
     change({ gpu: select.value });
-    if (!select.value) box.focus();
+    if (select.value) return;
+    other.hidden = false;
+    box.focus();
   });
   return {
     node: make("div", { class: "tm-stack" }, make("div", { class: "tm-row" },
@@ -377,10 +431,12 @@ function gpuControl(field, uid, change, tables, chosen) {
     set(value) {
       select.value = chosen();
       other.hidden = chosen() !== "";
-      if (!box.held()) box.value = String(value);
+      box.put(value);
     },
-    held: () => box.held(),
-    invalid: (bad) => box.setAttribute("aria-invalid", String(bad)),
+    invalid(bad) {
+      select.setAttribute("aria-invalid", String(bad));
+      box.invalid(bad);
+    },
   };
 }
 
@@ -397,8 +453,20 @@ function show(model, el, link) {
   const change = /** @type {Change} */ ((changes, draft) => link.change(changes, draft));
   const button = (/** @type {string} */ text, /** @type {() => void} */ act) => {
     const node = make("button", { type: "button" }, text);
-    node.addEventListener("click", act, { signal });
+    node.addEventListener("click", act);
     return node;
+  };
+  /** @type {Set<() => void>} */
+  const due = new Set(); // what timers will do; done at once when the view goes
+  const later = (/** @type {() => void} */ act, /** @type {number} */ ms) => {
+    const run = () => {
+      clearTimeout(timer);
+      due.delete(run);
+      act();
+    };
+    const timer = setTimeout(run, ms);
+    due.add(run);
+    if (signal.aborted) run();
   };
 
   // -- the elements, top to bottom
@@ -411,7 +479,7 @@ function show(model, el, link) {
     if (chosen) change({ ...chosen.values });
   });
   const state = make("span", { class: "tm-state", role: "status" });
-  const reset = button("Reset", () => link.post({ kind: "reset" }));
+  const reset = button("Reset", () => link.ask("reset"));
   const head = make("div", { class: "tm-head" },
     make("strong", {}, "LLM training memory"), preset, state, reset);
 
@@ -438,7 +506,7 @@ function show(model, el, link) {
   const banner = make("div", { class: "tm-banner" }, headline, sentence);
   const spoken = make("div", { class: "tm-hidden", "aria-live": "polite" });
   const fixes = make("div", { class: "tm-fixes" });
-  const undo = button("Undo", () => link.post({ kind: "undo" }));
+  const undo = button("Undo", () => link.ask("undo"));
   const cards = make("div", { class: "tm-cards" });
   const image = make("img", { alt: "" });
   const figure = make("div", { class: "tm-figure" }, image);
@@ -452,13 +520,13 @@ function show(model, el, link) {
       copy(model.get("_panel")[what]).then(
         () => { node.textContent = "Copied ✓"; },
         () => { node.textContent = "Not copied"; },
-      ).finally(() => setTimeout(() => { node.textContent = text; }, 1500));
+      ).finally(() => later(() => { node.textContent = text; }, 1500));
     });
     return node;
   };
   const json = button("JSON", () => {
     wantsJson = true;
-    link.post({ kind: "json" });
+    link.ask("json");
   });
   let wantsJson = false;
   const foot = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"),
@@ -467,6 +535,8 @@ function show(model, el, link) {
   const root = make("div", { class: "trainmem" }, head,
     make("div", { class: "tm-body" }, groups, result), foot);
   el.append(root);
+  // What was held back while a control was in use.
+  for (const end of ["pointerup", "keyup", "focusout"]) root.addEventListener(end, paint);
 
   // -- painting: safe to call at any time
   let painting = 0;
@@ -496,13 +566,14 @@ function show(model, el, link) {
     }
     const error = model.get("error");
     for (const [name, control] of controls) {
-      control.invalid(error.startsWith(`${name}:`));
-      if (!link.pending(name)) control.set(model.get(name));
+      const names = name === "gpu_memory_gb" ? [name, "gpu"] : [name]; // one control for both
+      control.invalid(names.some((n) => error.startsWith(`${n}:`)));
+      if (!names.some(link.pending)) control.set(model.get(name));
     }
     const same = tables.presets.find(({ values }) =>
       Object.entries(values).every(([name, value]) => name === "gpu" || model.get(name) === value));
     custom.hidden = same !== undefined;
-    preset.value = same?.name ?? "";
+    if (!INPUTS.some(link.pending)) preset.value = same?.name ?? "";
     write(alert, error);
     alert.hidden = error === "";
     write(headline, panel.headline);
@@ -607,7 +678,7 @@ function show(model, el, link) {
       if (content.kind === "frame") void frame(content, buffers[0]);
       if (content.kind === "json" && wantsJson) {
         wantsJson = false;
-        download(JSON.stringify(content.answer, null, 1), "trainmem.json");
+        download(JSON.stringify(content.answer, null, 1), "trainmem.json", later);
       }
     },
     paint,
@@ -632,11 +703,10 @@ function show(model, el, link) {
   const seen = new IntersectionObserver((entries) => {
     const before = visible;
     visible = entries[entries.length - 1].isIntersecting;
-    if (visible && !before) link.sayHello();
+    if (visible !== before) link.sayHello(); // what nobody sees isn't drawn
   });
   seen.observe(root);
-  document.addEventListener("visibilitychange", () => document.hidden || link.sayHello(),
-    { signal });
+  document.addEventListener("visibilitychange", link.sayHello, { signal });
   globalThis.matchMedia?.("(prefers-color-scheme: dark)")
     .addEventListener?.("change", measureSoon, { signal });
 
@@ -654,12 +724,15 @@ function show(model, el, link) {
   link.tick();
 
   return () => {
+    if (signal.aborted) return; // hosts may both call this and abort
     own.abort();
     link.views.delete(view);
+    link.sayHello(); // so that nobody draws for this view any more
     for (const event of watched) model.off(event, paint);
     for (const observer of [sizes, themes, live, seen]) observer.disconnect();
     clearTimeout(measuring);
     clearTimeout(speaking);
+    for (const run of due) run();
     cancelAnimationFrame(painting);
     if (shown.url) URL.revokeObjectURL(shown.url);
     root.remove();
@@ -674,14 +747,19 @@ export default () => {
     /** @param {{model: Model, signal?: AbortSignal}} context */
     initialize({ model, signal }) {
       const own = new AbortController();
-      signal?.addEventListener("abort", () => own.abort());
+      const close = () => own.abort();
+      signal?.addEventListener("abort", close, { signal: own.signal });
       link = connect(model, own.signal);
-      return () => own.abort();
+      return close;
     },
     /** @param {{model: Model, el: HTMLElement, signal?: AbortSignal}} context */
     render({ model, el, signal }) {
       if (!link) throw new Error("initialize() has not run");
-      const close = show(model, el, link);
+      const takeDown = show(model, el, link);
+      const close = () => {
+        signal?.removeEventListener("abort", close);
+        takeDown();
+      };
       signal?.addEventListener("abort", close);
       return close;
     },

@@ -10,7 +10,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+<<<<<<< HEAD
     from trainmem import check as check
+=======
+    from trainmem.answer import BadAnswer as BadAnswer
+    from trainmem.answer import CannotConnect as CannotConnect
+    from trainmem.answer import Comparison as Comparison
+    from trainmem.answer import Refused as Refused
+    from trainmem.answer import RemoteError as RemoteError
+    from trainmem.answer import TimedOut as TimedOut
+>>>>>>> main
     from trainmem.config import FIELDS as FIELDS
     from trainmem.config import GPUS as GPUS
     from trainmem.config import PRESETS as PRESETS
@@ -18,6 +27,8 @@ if TYPE_CHECKING:
     from trainmem.config import TrainingConfig as TrainingConfig
     from trainmem.config import preset as preset
     from trainmem.model import TrainingMemory as TrainingMemory
+    from trainmem.remote import AsyncClient as AsyncClient
+    from trainmem.remote import Client as Client
     from trainmem.simulation import Fix as Fix
     from trainmem.simulation import Simulation as Simulation
     from trainmem.simulation import simulate as simulate
@@ -26,12 +37,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AsyncClient": "remote",
+    "BadAnswer": "answer",
+    "CannotConnect": "answer",
+    "Client": "remote",
+    "Comparison": "answer",
     "FIELDS": "config",
     "GPUS": "config",
     "PRESETS": "config",
     "ConfigError": "config",
     "Fix": "simulation",
+    "Refused": "answer",
+    "RemoteError": "answer",
     "Simulation": "simulation",
+    "TimedOut": "answer",
     "TrainingConfig": "config",
     "TrainingMemory": "model",
     "TrainingMemoryWidget": "widget",

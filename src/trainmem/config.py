@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Final, Literal
@@ -66,6 +66,24 @@ def describe(value: object, limit: int = 60) -> str:
 def grouped(value: Number) -> str:
     """Write a number with a space between thousands from 10 000: ``1 000 000``, ``4096``."""
     return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else f"{value:g}"
+
+
+def write_gb(gb: float) -> str:
+    """Write GB, or a percentage, for people: ``55.1``, ``0.02``, ``1262``, ``7.8×10¹⁴``."""
+    if abs(gb) >= 1e7:
+        mantissa, _, exponent = f"{gb:.1e}".partition("e")
+        return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+    if abs(gb) >= 999.95:
+        return grouped(round(gb))
+    return f"{gb:.1f}" if abs(gb) >= 0.05 or gb == 0 else f"{gb:.2g}"
+
+
+SUPERSCRIPTS: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def write_capacity(gb: float) -> str:
+    """Write a capacity, GB: ``80``, ``84.9``, ``0.1``."""
+    return write_gb(gb).removesuffix(".0")
 
 
 @dataclass(frozen=True)
@@ -283,7 +301,7 @@ class TrainingConfig:
 
     def to_dict(self) -> dict[str, Number]:
         """Return the ten inputs in the published order."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in FIELDS}
 
 
 def check_names(names: Iterable[object]) -> None:
@@ -382,12 +400,14 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a request body (no field is required)."""
     properties: dict[str, Any] = {}
     for field in FIELDS.values():
-        kind = "integer" if field.kind == "int" else "number"
+        kind: str | list[str] = "integer" if field.kind == "int" else "number"
         limits: dict[str, Any] = (
             {"enum": list(field.choices)}
             if field.choices
             else {"minimum": field.bounds[0], "maximum": field.bounds[1]}
         )
+        if field.choices == (0, 1):  # a switch, as in Field.validate
+            kind, limits = ["integer", "boolean"], {"enum": [0, 1, False, True]}
         properties[field.name] = {
             "type": kind,
             "title": field.label,

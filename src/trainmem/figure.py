@@ -7,32 +7,30 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from trainmem.config import FIELDS, grouped
-from trainmem.panels import (
-    BAR,
+from trainmem.config import grouped, write_capacity, write_gb
+from trainmem.drawing.budget import BAR, BudgetPanel
+from trainmem.drawing.lettering import font
+from trainmem.drawing.panel import Panel
+from trainmem.drawing.style import (
     COLORS,
-    PANELS,
+    TEXT,
     THEMES,
-    BudgetPanel,
-    GpuPanel,
-    Panel,
-    SeqPanel,
     Theme,
     axis_top,
-    font,
-    longest_sequence,
-    write_capacity,
-    write_gb,
+    theme_named,
 )
+from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
+from trainmem.simulation import GB, Simulation
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-
-    from trainmem.simulation import Simulation
 
 __all__ = [
     "COLORS",
@@ -71,7 +69,7 @@ def plot(
     Raises
     ------
     ValueError
-        For an unknown theme.
+        For an unknown theme, or a size too small for the panels.
     """
     drawing = Drawing(size[0] * 72, size[1] * 72, theme)
     drawing.scale(simulation)
@@ -101,16 +99,9 @@ def draw_budget(
 
 
 def _draw(panel: Panel, simulation: Simulation, top: float | None) -> None:
-    top = axis_top(simulation) if top is None else top
+    top = _top(simulation) if top is None else top
     panel.scale(simulation, top)
     panel.update(simulation, top)
-
-
-def theme_named(name: str) -> Theme:
-    """Return a theme by name; raises `ValueError` for an unknown one."""
-    if name not in THEMES:
-        raise ValueError(f"theme: {name!r} is not allowed; must be one of {', '.join(THEMES)}")
-    return THEMES[name]
 
 
 def describe(simulation: Simulation) -> str:
@@ -120,19 +111,23 @@ def describe(simulation: Simulation) -> str:
     result = (
         f"fits, {margin} GB of headroom" if simulation.fits else f"does not fit, {margin} GB short"
     )
-    parts = ", ".join(f"{name} {write_gb(getattr(need, name) / 1e9)}" for name in COLORS)
+    parts = ", ".join(f"{name} {write_gb(getattr(need, name) / GB)}" for name in COLORS)
     fewest, longest = simulation.min_gpus_to_fit, longest_sequence(simulation)
     gpus = "no GPU count fits" if fewest is None else f"at least {grouped(fewest)} GPUs fit it"
     if longest is None:
         tokens = "no sequence length fits"
-    elif longest >= FIELDS["seq_length"].bounds[1]:
+    elif longest >= LONGEST:
         tokens = "every sequence length fits"
     else:
         tokens = f"sequences fit up to {grouped(int(longest))} tokens"
     return (
-        f"Memory per GPU: {write_gb(need.total / 1e9)} of {capacity} GB, {result}. "
+        f"Memory per GPU: {write_gb(need.total / GB)} of {capacity} GB, {result}. "
         f"GB by kind: {parts}. At this setting {gpus}; {tokens}."
     )
+
+
+def _top(simulation: Simulation) -> float:
+    return axis_top(float(simulation.components.total) / GB, simulation.gpu_capacity_gb)
 
 
 class Rect(NamedTuple):
@@ -144,9 +139,11 @@ class Rect(NamedTuple):
     height: float
 
 
-LEFT, RIGHT, TOP, BOTTOM = 50.0, 12.0, 28.0, 40.0  # margins of a row: axis, rim, title, axis
+LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 28.0, 40.0  # margins of a row: axis, rim, title, axis
 BUDGET = BAR + 112.0  # the bar and its labels
+GAP, NEAR = 34.0, 22.0  # between the two sweeps, before the budget
 ONE_ROW, TWO_ROWS = 600.0, 380.0  # widths from which the panels fit so
+NARROWEST, SHORTEST = 200.0, 50.0  # width of a figure, height of a panel
 
 
 def frame_size(width: int) -> tuple[int, int]:
@@ -156,36 +153,48 @@ def frame_size(width: int) -> tuple[int, int]:
     """
     width = round(min(max(width, 280), 2000))
     if width >= ONE_ROW:
-        return width, round(min(max(0.48 * width, 310), 560))
+        return width, 2 * round(min(max(0.24 * width, 155), 280))  # even: whole at ratio 1.5
     return width, 500 if width >= TWO_ROWS else 660
 
 
 def layout(width: float, height: float) -> dict[str, Rect]:
-    """Return where each panel goes; those that start a row carry the y axis' labels."""
-    gap = 34.0
-    if width >= ONE_ROW:
-        curves = width - LEFT - gap - 22 - BUDGET
-        tall = height - TOP - BOTTOM
-        first = 0.53 * curves
-        return {
-            "gpus": Rect(LEFT, BOTTOM, first, tall),
-            "seq": Rect(LEFT + first + gap, BOTTOM, curves - first, tall),
-            "budget": Rect(width - BUDGET, BOTTOM, BUDGET, tall),
-        }
-    rows = 2 if width >= TWO_ROWS else 3
+    """Return where each panel goes; those that start a row carry the y axis' labels.
+
+    Raises
+    ------
+    ValueError
+        Where the panels wouldn't fit.
+    """
+    rows = 1 if width >= ONE_ROW else 2 if width >= TWO_ROWS else 3
+    least = rows * (TOP + BOTTOM + SHORTEST)
+    if width < NARROWEST or height < least:
+        raise ValueError(
+            f"size: {width / 72:.1f} × {height / 72:.1f} inches is not allowed; at this width it "
+            f"must be at least {max(width, NARROWEST) / 72:.1f} × {least / 72:.1f}"
+        )
     tall = height / rows - TOP - BOTTOM
-    bottoms = [BOTTOM + i * height / rows for i in reversed(range(rows))]
+    bottoms = [BOTTOM + row * height / rows for row in reversed(range(rows))]
+    first, last = bottoms[0], bottoms[-1]
     whole = width - LEFT - RIGHT
-    if rows == 3:
-        return {
-            name: Rect(LEFT, bottom, whole, tall)
-            for name, bottom in zip(PANELS, bottoms, strict=True)
-        }
+    beside = width - LEFT - NEAR - BUDGET  # what the budget leaves of a row
+    budget = Rect(width - BUDGET, last, BUDGET, tall)
+    if rows == 1:
+        gpus = 0.53 * (beside - GAP)
+        seq = Rect(LEFT + gpus + GAP, last, beside - GAP - gpus, tall)
+        return {"gpus": Rect(LEFT, first, gpus, tall), "seq": seq, "budget": budget}
+    if rows == 2:
+        seq = Rect(LEFT, last, beside, tall)
+        return {"gpus": Rect(LEFT, first, whole, tall), "seq": seq, "budget": budget}
     return {
-        "gpus": Rect(LEFT, bottoms[0], whole, tall),
-        "seq": Rect(LEFT, bottoms[1], width - LEFT - 22 - BUDGET, tall),
-        "budget": Rect(width - BUDGET, bottoms[1], BUDGET, tall),
+        name: Rect(LEFT, bottom, whole, tall) for name, bottom in zip(PANELS, bottoms, strict=True)
     }
+
+
+PANELS: Final[Mapping[str, Callable[[Axes, Theme, float], Panel]]] = {
+    "gpus": GpuPanel,
+    "seq": SeqPanel,
+    "budget": BudgetPanel,
+}
 
 
 class PictureFigure(Figure):
@@ -213,35 +222,51 @@ class Drawing:
     def __init__(self, width: float, height: float, theme: str, dpi: float = 100) -> None:
         colors = theme_named(theme)
         self.figure = PictureFigure(
-            figsize=(width / 72, height / 72), dpi=dpi, layout="none", linewidth=0,
+            figsize=(width / 72, height / 72), dpi=dpi, linewidth=0,
             facecolor=colors.background, edgecolor="none", frameon=True,
         )  # fmt: skip
+        self.figure.set_layout_engine("none")
         self.panels: list[Panel] = []
         for name, rect in layout(width, height).items():
             ax = self.figure.add_axes(
                 (rect.left / width, rect.bottom / height, rect.width / width, rect.height / height)
             )
             first = rect.left == LEFT
-            self.panels.append(PANELS[name](ax, colors))
+            spill = min(GAP, width - rect.left - rect.width) - 8
+            self.panels.append(PANELS[name](ax, colors, spill))
             ax.tick_params(axis="y", labelleft=first)
+            ax.xaxis.set_label_coords(0.5, -20 / rect.height)
             if first:
                 ax.set_ylabel(
-                    "GB per GPU", loc="center", color=colors.muted, fontproperties=font(10.5)
+                    "GB per GPU", loc="center", color=colors.muted, fontproperties=font(TEXT)
                 )
                 ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5)
-        self.moving = [artist for panel in self.panels for artist in panel.moving]
+
+    @property
+    def moving(self) -> list[Artist]:
+        """The artists that `update` moves, in the order in which they are drawn."""
+        return [
+            artist
+            for panel in self.panels
+            for artist in sorted(panel.moving, key=lambda artist: artist.get_zorder())
+        ]
 
     def axes_key(self, simulation: Simulation) -> tuple[float, ...]:
         """Return all that `scale` depends on."""
         ends = [end for panel in self.panels for end in panel.range(simulation)]
-        return (axis_top(simulation), *ends)
+        return (_top(simulation), *ends)
 
     def scale(self, simulation: Simulation) -> None:
         """Set the axes."""
         for panel in self.panels:
-            panel.scale(simulation, axis_top(simulation))
+            panel.scale(simulation, _top(simulation))
+        for artist in self.figure.findobj():  # what rcParams may have set at their birth
+            artist.set_sketch_params(None)
+            artist.set_path_effects([])
+            if isinstance(artist, Text):
+                artist.set(usetex=False, antialiased=True)
 
     def update(self, simulation: Simulation) -> None:
         """Move the artists."""
         for panel in self.panels:
-            panel.update(simulation, axis_top(simulation))
+            panel.update(simulation, _top(simulation))

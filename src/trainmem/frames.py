@@ -11,13 +11,19 @@ import math
 import struct
 import zlib
 from collections import OrderedDict
+from dataclasses import asdict
+from functools import lru_cache
+from numbers import Real
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from PIL import Image
 
-from trainmem.figure import Drawing, frame_size, theme_named
+from trainmem.drawing.style import ACTIVATIONS_FILL, COLORS, STATES_FILL, THEMES, theme_named
+from trainmem.figure import Drawing, frame_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +35,9 @@ __all__ = ["FrameRenderer", "encode_png"]
 RATIOS: Final = (0.5, 4.0)
 MAX_PIXELS: Final = 6_000_000  # of one frame; a higher ratio is lowered to it
 SURFACES: Final = 4  # sizes kept: two views, each in draft and at rest
-BACKGROUND_BYTES: Final = 48_000_000  # of all backgrounds of one size
+BACKGROUND_BYTES: Final = 16_000_000  # of all backgrounds of one size
+
+CELL: Final = 4  # Pillow tells colours of a palette apart by cells of this many levels
 
 
 class FrameRenderer:
@@ -59,7 +67,7 @@ class FrameRenderer:
         theme : {"light", "dark"}
             Colours.
         draft : bool
-            Draw at ratio 1, for a frame that the next one replaces at once.
+            Draw at ratio 1 at most, for a frame that the next one replaces at once.
 
         Returns
         -------
@@ -73,11 +81,12 @@ class FrameRenderer:
         """
         theme_named(theme)
         for name, value in (("width", width), ("ratio", ratio)):
-            if not math.isfinite(value):
+            if not isinstance(value, Real) or not math.isfinite(value):
                 raise ValueError(f"{name}: {value!r} is not allowed; must be a finite number")
         size = frame_size(width)
-        ratio = min(max(float(ratio), RATIOS[0]), RATIOS[1])
-        ratio = min(1.0 if draft else ratio, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
+        lowest, highest = RATIOS
+        highest = min(1.0 if draft else highest, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
+        ratio = min(max(float(ratio), lowest), highest)
         with self._lock:
             return self._surface(size, ratio, theme).draw(simulation)
 
@@ -89,65 +98,111 @@ class FrameRenderer:
     def _surface(self, size: tuple[int, int], ratio: float, theme: str) -> _Surface:
         key = (size[0], ratio, theme)
         if key not in self._surfaces:
-            while len(self._surfaces) >= SURFACES:
-                self._surfaces.popitem(last=False)
             self._surfaces[key] = _Surface(size, ratio, theme)
+            if len(self._surfaces) > SURFACES:
+                self._surfaces.popitem(last=False)
         self._surfaces.move_to_end(key)
         return self._surfaces[key]
 
 
 class _Surface:
-    """One figure of one size with its backgrounds."""
+    """One figure of one size, with the pixels of all that stands still in it."""
 
     def __init__(self, size: tuple[int, int], ratio: float, theme: str) -> None:
-        # A whole number of pixels, plus what a float may lose on the way through inches.
-        width, height = (round(side * ratio) + 1e-6 for side in size)
-        self.drawing = Drawing(width / ratio, height / ratio, theme, dpi=72 * ratio)
-        self.canvas = FigureCanvasAgg(self.drawing.figure)
-        self.moving = sorted(self.drawing.moving, key=lambda artist: artist.get_zorder())
+        # A hair more than whole, which floats may lose on the way through inches to pixels.
+        width, height = (side + 1e-6 for side in size)
+        self.theme = theme
+        self.drawing = Drawing(width, height, theme, dpi=72 * ratio)
+        self.canvas: Any = FigureCanvasAgg(self.drawing.figure)
+        self.moving = self.drawing.moving
+        for artist in self.moving:
+            artist.set_animated(True)  # which leaves it out of `canvas.draw`
+        self.axes: tuple[float, ...] | None = None
         self.backgrounds: OrderedDict[tuple[float, ...], Any] = OrderedDict()
-        self.most = max(2, BACKGROUND_BYTES // int(4 * width * height))
+        self.most = max(1, int(BACKGROUND_BYTES / (4 * width * height * ratio**2)))
 
     def draw(self, simulation: Simulation) -> bytes:
-        renderer = self.canvas.get_renderer()
-        key = self.drawing.axes_key(simulation)
-        if key != self.shown:
+        """Draw a frame: the background, then what moves."""
+        axes = self.drawing.axes_key(simulation)
+        if axes != self.axes:
             self.drawing.scale(simulation)
-            self.shown = key
-        background = self._background(key)
+            self.axes = axes
+        background = self._background(axes)
         self.drawing.update(simulation)
         self.canvas.restore_region(background)
+        renderer = self.canvas.get_renderer()
         for artist in self.moving:
             artist.draw(renderer)
-        return encode_png(np.asarray(self.canvas.buffer_rgba()))
+        return encode_png(self.canvas, self.theme)
 
-    shown: tuple[float, ...] | None = None
-
-    def _background(self, key: tuple[float, ...]) -> Any:
-        """Return the pixels of all that stands still, for axes scaled to `key`."""
-        if key not in self.backgrounds:
-            while len(self.backgrounds) >= self.most:
-                self.backgrounds.popitem(last=False)
-            for artist in self.moving:
-                artist.set_animated(True)  # leaves it out of the drawing
+    def _background(self, axes: tuple[float, ...]) -> Any:
+        if axes not in self.backgrounds:
             self.canvas.draw()
-            self.backgrounds[key] = self.canvas.copy_from_bbox(self.drawing.figure.bbox)
-        self.backgrounds.move_to_end(key)
-        return self.backgrounds[key]
+            self.backgrounds[axes] = self.canvas.copy_from_bbox(self.drawing.figure.bbox)
+            if len(self.backgrounds) > self.most:
+                self.backgrounds.popitem(last=False)
+        self.backgrounds.move_to_end(axes)
+        return self.backgrounds[axes]
 
 
-def encode_png(rgba: NDArray[np.uint8]) -> bytes:
-    """Write opaque RGBA pixels, shape (height, width, 4), as a PNG."""
-    height, width, _ = rgba.shape
-    rows = np.empty((height, 1 + 3 * width), np.uint8)
-    rows[:, 0] = 2  # filter "up": each byte less the one above
-    pixels = np.ascontiguousarray(rgba[..., :3]).reshape(height, 3 * width)
-    rows[0, 1:] = pixels[0]
-    np.subtract(pixels[1:], pixels[:-1], out=rows[1:, 1:])
+@lru_cache(maxsize=len(THEMES))
+def palette(theme: str) -> NDArray[np.uint8]:
+    """Return the colours of a theme's frames, shape (n ≤ 256, 3): each once, plain ones first.
+
+    The plain colours are exact; between those that meet there are steps for smooth edges.
+    """
+    colors = {name: _rgb(value) for name, value in asdict(theme_named(theme)).items()}
+    parts = [_rgb(value) for value in COLORS.values()]
+    background, grid, ink = colors["background"], colors["grid"], colors["ink"]
+    areas = [_blend(background, _rgb(fill), fill[3]) for fill in (STATES_FILL, ACTIVATIONS_FILL)]
+    grids = [_blend(grid, _rgb(fill), fill[3]) for fill in (STATES_FILL, ACTIVATIONS_FILL)]
+    written = [colors[name] for name in ("capacity", "fits", "floor")]
+    edges = [(ground, line, 10) for ground in (background, *areas) for line in (ink, *written)]
+    edges += [(background, color, 6) for color in (colors["muted"], colors["free"], *parts)]
+    edges += [(colors["capacity"], color, 3) for color in (ink, grid, *parts)]
+    edges += [(colors["floor"], ink, 4)]
+    blends = [_blend(a, b, i / steps) for a, b, steps in edges for i in range(1, steps)]
+    distinct: dict[bytes, NDArray[np.uint8]] = {}
+    for color in (*colors.values(), *parts, *areas, *grids, *blends):
+        distinct.setdefault((color // CELL).tobytes(), color)
+    return np.array(list(distinct.values()))[:256]
+
+
+def _rgb(color: Any) -> NDArray[np.uint8]:
+    return np.round(255 * np.array(to_rgb(color))).astype(np.uint8)
+
+
+def _blend(low: NDArray[np.uint8], high: NDArray[np.uint8], share: float) -> NDArray[np.uint8]:
+    mixed: NDArray[np.uint8] = np.round(low + (high - low.astype(float)) * share).astype(np.uint8)
+    return mixed
+
+
+@lru_cache(maxsize=len(THEMES))
+def _cells(theme: str) -> Image.Image:
+    """Return the palette as Pillow looks colours up: by the low corner of their cell."""
+    image = Image.new("P", (1, 1))
+    corners: NDArray[np.uint8] = palette(theme) // CELL * CELL
+    rest = np.broadcast_to(corners[:1], (256 - len(corners), 3))
+    image.putpalette(np.concatenate((corners, rest)).tobytes())
+    return image
+
+
+def encode_png(canvas: Any, theme: str) -> bytes:
+    """Write an Agg canvas as a PNG in the colours of `palette`.
+
+    A byte a pixel and runs instead of searches: a tenth of the time of a plain `savefig`.
+    """
+    width, height = canvas.get_width_height(physical=True)
+    image = Image.frombytes("RGB", (width, height), canvas.buffer_rgba(), "raw", "RGBX")
+    indices = image.quantize(palette=_cells(theme), dither=Image.Dither.NONE)
+    rows = np.zeros((height, 1 + width), np.uint8)  # each row starts with its filter: none
+    rows[:, 1:] = np.asarray(indices)
+    runs = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_RLE)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         (
-            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
-            _chunk(b"IDAT", zlib.compress(rows, 1)),
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+            _chunk(b"PLTE", palette(theme).tobytes()),
+            _chunk(b"IDAT", runs.compress(rows.data) + runs.flush()),
             _chunk(b"IEND", b""),
         )
     )

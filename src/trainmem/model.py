@@ -22,7 +22,24 @@ __all__ = ["TrainingMemory"]
 GPU_LABELS: Final = {gpu.label: gpu for gpu in GPUS}
 
 
-class Input(TraitType[Any, Any]):
+def check_gpu(value: object) -> str:
+    """Return the label of a known card, or "", or raise `ConfigError`."""
+    if not isinstance(value, str) or (value and value not in GPU_LABELS):
+        raise ConfigError("gpu", value, 'must be "" or one of ' + ", ".join(GPU_LABELS))
+    return value
+
+
+class Guarded(TraitType[Any, Any]):
+    """A trait that one thread sets at a time, so that no change is lost to another's."""
+
+    def set(self, obj: Any, value: Any) -> None:
+        """Set the value, observers included; a good one clears `error`."""
+        with obj._lock:
+            super().set(obj, value)
+            obj.set_trait("error", "")
+
+
+class Input(Guarded):
     """One of the ten inputs: validated by the field table, never coerced from a string."""
 
     def __init__(self, name: str) -> None:
@@ -36,15 +53,13 @@ class Input(TraitType[Any, Any]):
             return self.field.validate(value)
 
 
-class Gpu(Unicode[str, str]):
+class Gpu(Guarded, Unicode[str, str]):
     """Label of a card in the GPU table, or "" for a size that was typed."""
 
     def validate(self, obj: Any, value: Any) -> str:
         """Return the label, or raise `ConfigError` with the known ones."""
         with obj.refusing():
-            if not isinstance(value, str) or (value and value not in GPU_LABELS):
-                raise ConfigError("gpu", value, 'must be "" or one of ' + ", ".join(GPU_LABELS))
-        return value
+            return check_gpu(value)
 
 
 def _output(kind: Callable[..., Any], text: str, **options: Any) -> Any:
@@ -128,16 +143,15 @@ class TrainingMemory(HasTraits):
 
     def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
         self._lock = threading.RLock()
-        start, gpu = self._starting_point(config, inputs)
-        self._apply(start, gpu)  # first, so that a widget opens with its first answer
+        # First, so that a widget opens with its first answer.
+        self._apply(*self._starting_point(config, inputs))
         super().__init__()
 
     def _starting_point(
         self, config: TrainingConfig | None, inputs: dict[str, Any]
-    ) -> tuple[TrainingConfig, str | None]:
-        """Take the inputs out of the keywords given to the constructor."""
-        gpu = inputs.pop("gpu", None)
-        for name in inputs:
+    ) -> tuple[TrainingConfig, str]:
+        """Return the config and the card that the constructor's keywords ask for."""
+        for name in [name for name in inputs if name != "gpu"]:
             try:
                 check_names([name])
             except ConfigError as error:
@@ -147,7 +161,7 @@ class TrainingMemory(HasTraits):
                 ) from None
         if config is not None and not isinstance(config, TrainingConfig):
             raise TypeError(f"config must be a TrainingConfig, not {type(config).__name__}")
-        return _with_gpu((config or TrainingConfig()).replace(**inputs), gpu, inputs), gpu
+        return _changed(config or TrainingConfig(), self.gpu, inputs)
 
     def __repr__(self) -> str:
         """One line: the result and the inputs that differ from the defaults."""
@@ -170,7 +184,7 @@ class TrainingMemory(HasTraits):
         """The memory model that answers."""
         return REDUCED
 
-    def update(self, **changes: Any) -> None:
+    def update(self, /, **changes: Any) -> None:
         """Change several inputs at once: all or none, computed once.
 
         Parameters
@@ -184,10 +198,7 @@ class TrainingMemory(HasTraits):
             For an unknown name or a bad value; nothing has changed then.
         """
         with self._lock, self.refusing():
-            gpu = changes.pop("gpu", None)
-            if gpu is not None:
-                gpu = type(self).gpu.validate(self, gpu)
-            self._apply(_with_gpu(self.simulation.config.replace(**changes), gpu, changes), gpu)
+            self._change(changes)
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
@@ -199,25 +210,23 @@ class TrainingMemory(HasTraits):
             raise
 
     @observe(*FIELDS, "gpu")
-    def _input_changed(self, change: Mapping[str, Any]) -> None:
+    def _input_changed(self, _change: Mapping[str, Any]) -> None:
         with self._lock:
-            previous = self.simulation
-            if previous is None or self._settled():
-                return
-            gpu = self.gpu if change["name"] == "gpu" else None
-            changes = {n: getattr(self, n) for n in FIELDS} if gpu is None else {}
-            self._apply(_with_gpu(previous.config.replace(**changes), gpu, {}), gpu)
+            if self._pending():
+                self._change({})
 
-    def _settled(self) -> bool:
-        """Whether the outputs belong to the inputs already (after a change of several)."""
-        return self.simulation.config == self.config and self.gpu == self._gpu
+    def _pending(self) -> dict[str, Any]:
+        """Return the inputs that the outputs don't belong to yet; none after `_apply`."""
+        done = {**self.simulation.config.to_dict(), "gpu": self._gpu}
+        return {name: getattr(self, name) for name in done if getattr(self, name) != done[name]}
 
-    def _apply(self, config: TrainingConfig, gpu: str | None) -> None:
+    def _change(self, changes: Mapping[str, Any]) -> None:
+        changes = {**self._pending(), **changes}
+        self._apply(*_changed(self.simulation.config, self._gpu, changes))
+
+    def _apply(self, config: TrainingConfig, gpu: str) -> None:
         """Compute, then publish inputs and outputs together: observers see one state."""
         simulation = simulate(config, model=self.memory_model)
-        if gpu is None:  # the card stays while its size does, else the size was typed
-            card = GPU_LABELS.get(self.gpu)
-            gpu = self.gpu if card and card.nominal_gb == config.gpu_memory_gb else ""
         self._gpu = gpu
         with self._publishing(), self.hold_trait_notifications():
             for name, value in config.to_dict().items():
@@ -237,10 +246,20 @@ class TrainingMemory(HasTraits):
         return nullcontext()
 
 
-def _with_gpu(
-    config: TrainingConfig, gpu: str | None, changes: Mapping[str, Any]
-) -> TrainingConfig:
-    """Give the config the chosen card's memory, unless a size was given too."""
-    if not gpu or "gpu_memory_gb" in changes:
-        return config
-    return config.replace(gpu_memory_gb=GPU_LABELS[gpu].nominal_gb)
+def _changed(
+    config: TrainingConfig, gpu: str, changes: Mapping[str, Any]
+) -> tuple[TrainingConfig, str]:
+    """Return the config and the card after some changes, which may name a card.
+
+    A chosen card brings its memory, unless a size is given too. The card stays while its size
+    does; another size was typed, and is of no card.
+    """
+    inputs = {name: value for name, value in changes.items() if name != "gpu"}
+    check_names(inputs)
+    if "gpu" in changes:
+        gpu = check_gpu(changes["gpu"])
+        if gpu:
+            inputs = {"gpu_memory_gb": GPU_LABELS[gpu].nominal_gb, **inputs}
+    config = config.replace(**inputs)
+    card = GPU_LABELS.get(gpu)
+    return config, gpu if card and card.nominal_gb == config.gpu_memory_gb else ""

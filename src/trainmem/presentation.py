@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from trainmem.config import FIELDS, GPUS, PRESETS, TrainingConfig, grouped
+from trainmem.config import FIELDS, GPUS, PRESETS, TrainingConfig, grouped, write_capacity, write_gb
 from trainmem.simulation import Simulation
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
@@ -29,20 +29,21 @@ def panel(simulation: Simulation) -> dict[str, Any]:
     return {
         "fits": s.fits,
         "headline": "✓ Fits" if s.fits else "✗ Out of memory",
-        "banner": s.banner,
+        "banner": s.banner.replace(" %", "\N{NO-BREAK SPACE}%"),
         "fixes": [
             {
                 "field": fix.field,
                 "value": fix.value,
                 "label": fix.label,
-                "gb": f"{_gb(fix.per_gpu_total_gb)} GB",
+                "gb": f"{write_gb(fix.per_gpu_total_gb)} GB",
             }
             for fix in s.fixes()
         ],
         "cards": _cards(s),
         "footer": (
             f"{s.bytes_per_param:g} bytes/param · global batch {grouped(s.global_batch)} · "
-            f"cluster {_gb(s.aggregate_cluster_gb)} GB · computed here in {s.compute_ms:.1f} ms"
+            f"cluster {write_gb(s.aggregate_cluster_gb)} GB · "
+            f"computed here in {s.compute_ms:.1f} ms"
         ),
         "table": _table(s),
         "python": python_call(s.config),
@@ -98,24 +99,24 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
     else:
         fewest, at = grouped(s.min_gpus_to_fit), f"at ZeRO-{s.zero_stage}"
         total = s.at(num_gpus=s.min_gpus_to_fit)
-        each = f"{_gb(total)} GB each"
+        each = f"{write_gb(total)} GB each"
     return [
         {
             "title": "Per GPU",
-            "value": _gb(s.per_gpu_total_gb),
-            "unit": f"/ {_gb(s.gpu_capacity_gb, trim=True)} GB",
-            "note": f"{_gb(s.utilization_percent)} % of capacity",
+            "value": write_gb(s.per_gpu_total_gb),
+            "unit": f"/ {write_capacity(s.gpu_capacity_gb)} GB",
+            "note": f"{write_gb(s.utilization_percent)} % of capacity",
         },
         {"title": "Minimum GPUs", "value": fewest, "unit": at, "note": each},
         {
             "title": "Model states",
-            "value": _gb(s.model_states_per_gpu_gb),
-            "unit": f"GB of {_gb(s.model_states_unsharded_gb, trim=True)}",
+            "value": write_gb(s.model_states_per_gpu_gb),
+            "unit": f"GB of {write_capacity(s.model_states_unsharded_gb)}",
             "note": f"largest micro batch {_together(_limit(s.largest_micro_batch))}",
         },
         {
             "title": "Activations",
-            "value": _gb(s.activations_per_gpu_gb),
+            "value": write_gb(s.activations_per_gpu_gb),
             "unit": "GB",
             "note": f"longest sequence {_together(_limit(s.longest_sequence))}",
         },
@@ -154,12 +155,3 @@ def _limit(value: int | None) -> str:
 def _together(text: str) -> str:
     """Keep a grouped number on one line."""
     return text.replace(" ", "\N{NARROW NO-BREAK SPACE}")
-
-
-def _gb(value: float, *, trim: bool = False) -> str:
-    """One decimal, as the cards have room for; finer where that would read 0.0."""
-    if trim and value == round(value):
-        return grouped(int(value))
-    if 0 < abs(value) < 0.05:
-        return f"{value:.2g}"
-    return f"{value:,.1f}".replace(",", " ")

@@ -121,23 +121,41 @@ def components(
     """
     params = model_params_b * 1e9
     beta = precision_bits / 8
-    others = num_gpus - 1  # 1 + others·(stage ≥ k) is N where stage k shards, else 1
-    weights = params * beta / (1 + others * (zero_stage >= 3))
-    gradients = params * beta / (1 + others * (zero_stage >= 2))
-    optimizer = params * _optimizer_bytes(precision_bits) / (1 + others * (zero_stage >= 1))
+    weights = params * beta / _shards(3, zero_stage, num_gpus)
+    gradients = params * beta / _shards(2, zero_stage, num_gpus)
+    optimizer = params * _optimizer_bytes(precision_bits) / _shards(1, zero_stage, num_gpus)
 
-    # β first: the product is then a float and no integer array overflows.
-    layer_input = beta * seq_length * micro_batch * hidden_dim
+    # β first: the product is then a float and no integer array overflows. The sequence length,
+    # which sweeps, last: the rest is then one number.
+    layer_input = beta * micro_batch * hidden_dim * seq_length
     layer = layer_input * (LAYER_BYTES * 8 / LAYER_BITS)
-    saved = layer * num_layers + layer * LIVE_LAYERS_SAVED
-    checkpointed = layer_input * num_layers + layer * LIVE_LAYERS_CHECKPOINTED
     # A number is a switch; arrays mix both cases.
-    activations = (
-        np.where(grad_ckpt, checkpointed, saved)
-        if isinstance(grad_ckpt, np.ndarray)
-        else (checkpointed if grad_ckpt else saved)
-    )
+    if isinstance(grad_ckpt, np.ndarray):
+        activations = np.where(
+            grad_ckpt,
+            _checkpointed(layer_input, layer, num_layers),
+            _saved(layer, num_layers),
+        )
+    elif grad_ckpt:
+        activations = _checkpointed(layer_input, layer, num_layers)
+    else:
+        activations = _saved(layer, num_layers)
     return Components(weights, gradients, optimizer, activations)
+
+
+def _shards(stage: int, zero_stage: Any, num_gpus: Any) -> Any:
+    """Return among how many GPUs the states are divided that `stage` shards: N or 1."""
+    if isinstance(zero_stage, np.ndarray):
+        return 1 + (num_gpus - 1) * (zero_stage >= stage)
+    return num_gpus if zero_stage >= stage else 1 + 0 * num_gpus  # in the shape of N
+
+
+def _checkpointed(layer_input: Any, layer: Any, num_layers: Any) -> Any:
+    return layer_input * num_layers + layer * LIVE_LAYERS_CHECKPOINTED
+
+
+def _saved(layer: Any, num_layers: Any) -> Any:
+    return layer * num_layers + layer * LIVE_LAYERS_SAVED
 
 
 class ReducedModel:

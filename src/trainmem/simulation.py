@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -174,10 +174,6 @@ class Simulation(Outputs):
         given = ", ".join(f"{name}={value!r}" for name, value in self.config.to_dict().items())
         return f"<Simulation {self.per_gpu_total_gb} / {self.gpu_capacity_gb:g} GB {mark}: {given}>"
 
-    # Two answers are the same only as objects: equal outputs may answer different requests.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
     def to_dict(self) -> dict[str, Any]:
         """Return the API answer: the published keys, types and order."""
         return {
@@ -207,6 +203,9 @@ class Simulation(Outputs):
 
     @cached_property
     def _case(self) -> Case:
+        if self.model is None:  # what checkpointing would free is for the model to say: left out
+            capacity = self.gpu_capacity_gb * GB
+            return Case(self.config, self.components, capacity, self.min_gpus_to_fit, 0.0)
         return _case(self._model, self.config, self.components, self.min_gpus_to_fit)
 
     @property
@@ -311,15 +310,7 @@ def simulate(
         Where `config` isn't a `TrainingConfig`.
     """
     start = time.perf_counter()
-    if config is None:
-        config = TrainingConfig.from_mapping(changes)
-    elif not isinstance(config, TrainingConfig):
-        raise TypeError(
-            f"config must be a TrainingConfig, not {type(config).__name__}; "
-            "pass a dict as simulate(**values)"
-        )
-    elif changes:
-        config = config.replace(**changes)
+    config = resolve(config, changes)
     need = model.components(config)
     capacity = model.capacity_bytes(config)
     min_gpus = smallest_num_gpus(model, config)
@@ -357,6 +348,18 @@ def simulate(
         compute_ms=round((time.perf_counter() - start) * 1e3, 3),
         model=model,
     )
+
+
+def resolve(config: TrainingConfig | None, changes: Mapping[str, object]) -> TrainingConfig:
+    """Return `config`, or the defaults, with `changes`; raises as `simulate` does."""
+    if config is None:
+        return TrainingConfig.from_mapping(changes)
+    if not isinstance(config, TrainingConfig):
+        raise TypeError(
+            f"config must be a TrainingConfig, not {type(config).__name__}; "
+            "pass a dict as simulate(**values)"
+        )
+    return config.replace(**changes) if changes else config
 
 
 @lru_cache(maxsize=256)

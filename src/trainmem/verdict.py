@@ -93,6 +93,7 @@ def banner(case: Case) -> str:
     """Return the widget's sentence, to follow "Fits" or "Out of memory"."""
     margin = case.capacity - case.need.total
     room = f"{_gb(margin)} of headroom" if case.fits else f"{_gb(-margin)} short"
+    room = room[0].upper() + room[1:]  # "Less than 0.001 GB short."
     label = "Model-state-dominated" if case.states_dominate else "Activation-dominated"
     if not case.fits and case.min_gpus is None:
         return f"{room}. {label}: {why_no_count_fits(case)}, so no number of GPUs fits."

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
-from traitlets import Bytes, Dict, Int, Unicode, observe
+from traitlets import Bytes, Dict, Int, TraitError, Unicode, observe
 
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.figure import describe, plot
 from trainmem.frames import FrameRenderer
-from trainmem.model import TrainingMemory
+from trainmem.model import TrainingMemory, check_gpu
 from trainmem.presentation import panel, tables
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         sync=True, echo_update=False
     )
     _reply = Dict(help="Answer to `_request`.").tag(sync=True)
-    _request = Dict(help="Message of a host without custom messages.").tag(
+    _request = Dict(help="The last messages of a host without custom messages.").tag(
         sync=True, echo_update=False
     )
 
@@ -107,13 +107,17 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         layout = inputs.pop("layout", None)
         self._renderer = FrameRenderer()
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
+        self._stamps: dict[str, int] = {}
+        self._replies = 0
         self._frame_id = 0
         self._draft = False
-        self._answering: int | None = None
+        self._publications = 0
+        self._answering: dict[str, Any] | None = None
+        self._before: tuple[TrainingConfig, str] | None = None
         self._history: list[tuple[TrainingConfig, str]] = []
         self._tables = tables()
         super().__init__(config, **inputs)
-        self._start = self._committed = (self.config, self.gpu)
+        self._start = (self.config, self.gpu)
         if layout is not None:
             self.layout = layout
         self.on_msg(_handle_message)
@@ -124,9 +128,10 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     def close(self) -> None:
         """Close the comm and free the figure; the traits stay readable."""
-        self._renderer.close()
-        self._clients.clear()
-        super().close()
+        with self._lock:
+            self._renderer.close()
+            self._clients.clear()
+            super().close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the live view, and the picture for viewers that can't run it."""
@@ -141,16 +146,28 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
-        """Send all traits of one change in one message, then the pictures."""
-        with self.hold_sync():
-            yield
-        self._send_frames()
+        """Send all traits of one change in one message, then the pictures.
 
-    @observe("simulation")
-    def _simulation_changed(self, _change: Mapping[str, Any]) -> None:
-        self._frame_id += 1
-        self._panel = panel(self.simulation)
-        self._alt = describe(self.simulation)
+        A change made by an observer of this one is published with it; an observer that raises
+        doesn't keep either from the browser.
+        """
+        self._publications += 1
+        try:
+            with self.hold_sync():
+                try:
+                    yield
+                except Exception:  # an observer's: what comes after it wasn't announced
+                    told = {"gpu", *self.traits(kind="input"), *self.traits(kind="output")}
+                    self.send_state(told)
+                    raise
+                finally:
+                    self._frame_id += 1
+                    self._panel = panel(self.simulation)
+                    self._alt = describe(self.simulation)
+        finally:
+            self._publications -= 1
+            if not self._publications:
+                self._send_frames()
 
     def _views(self) -> dict[str, View]:
         """Return one view of each distinct kind that somebody sees."""
@@ -175,12 +192,13 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     def _answer(self, content: dict[str, Any], png: bytes | None = None) -> None:
         if self._answering is not None and content["kind"] != "hello":
-            content["answers"], self._answering = self._answering, None
+            content, self._answering = content | self._answering, None
         if self._by_trait:
+            self._replies += 1
             with self.hold_sync():
                 if png is not None:
                     self._frame = png
-                self._reply = content
+                self._reply = {**content, "n": self._replies}  # the same twice is no change
         else:
             self.send(content, [png] if png is not None else None)
 
@@ -188,27 +206,43 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     @observe("_request")
     def _requested(self, change: Mapping[str, Any]) -> None:
-        if change["new"]:
-            self._by_trait = True
-            _handle_message(self, change["new"], [])
+        client, messages = change["new"].get("client"), change["new"].get("messages")
+        if not isinstance(client, str) or not isinstance(messages, list):
+            return
+        self._by_trait = True
+        for message in messages:
+            stamp = message.get("stamp") if isinstance(message, dict) else None
+            if isinstance(stamp, int) and stamp > self._stamps.get(client, 0):
+                self._stamps = _recent(self._stamps, client, stamp)
+                _handle_message(self, message, [])
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Take values set in the browser (``jslink``): inputs as a request, outputs never.
 
         What is refused is sent back, so the browser never keeps a value that Python hasn't.
         """
-        asked = {n: v for n, v in sync_data.items() if n in FIELDS or n == "gpu"}
-        ours = {n for n, trait in self.traits().items() if trait.metadata.get("kind") == "output"}
+        ours = set(self.traits(kind="output"))
         ours |= {"error", "_panel", "_tables", "_alt", "_undo", "_reply", "_frame", "_esm", "_css"}
-        super().set_state({n: v for n, v in sync_data.items() if n not in asked and n not in ours})
+        taken = {n: v for n, v in sync_data.items() if n not in ours}
         wrong = (sync_data.keys() & ours) - {"_frame"}  # the browser keeps the last picture itself
-        if asked:
+        with self._lock:
             try:
-                self.update(**asked)
+                with self.refusing():
+                    for name, value in taken.items():  # all before any is set
+                        if name == "gpu":
+                            check_gpu(value)
+                        elif name in FIELDS:
+                            FIELDS[name].validate(value)
             except ConfigError:
-                wrong |= asked.keys()
-        if wrong:
-            self.send_state(wrong)
+                refused = {n for n in taken if n in FIELDS or n == "gpu"}
+                taken = {n: v for n, v in taken.items() if n not in refused}
+                wrong |= refused
+            try:
+                super().set_state(taken)
+            except TraitError:
+                wrong |= taken.keys() & self.keys
+            if wrong:
+                self.send_state(wrong)
 
     def _on_hello(self, message: Mapping[str, Any]) -> None:
         """Note which views a front end shows, answer it, and draw what it lacks."""
@@ -222,10 +256,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     views[view.key] = view
                     if item.get("frame") != self._frame_id or item.get("key") != view.key:
                         lacking.add(view.key)
-            self._clients.pop(client, None)
-            self._clients[client] = (time.monotonic(), views)
-            while len(self._clients) > MAX_CLIENTS:
-                del self._clients[next(iter(self._clients))]
+            self._clients = _recent(self._clients, client, (time.monotonic(), views))
         self._answer({"kind": "hello", "n": message.get("n")})
         self._draft = False
         self._send_frames(lacking)
@@ -236,31 +267,42 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if not isinstance(changes, dict):
             raise ConfigError("changes", changes, "must be a mapping of inputs to values")
         self._draft = bool(message.get("draft"))
-        try:
-            self.update(**changes)
-        finally:
-            draft, self._draft = self._draft, False
-        if not draft:
-            self._commit()
+        with self._undoable(keep_open=self._draft):
+            try:
+                with self.refusing():
+                    self._change(changes)
+            finally:
+                self._draft = False
 
-    def _commit(self) -> None:
-        """Make the present state the one that the next undo returns from."""
-        state = (self.config, self.gpu)
-        if state != self._committed:
-            self._history = [*self._history, self._committed][-MAX_UNDO:]
-            self._committed = state
-            self._undo = len(self._history)
+    @contextmanager
+    def _undoable(self, *, keep_open: bool = False) -> Iterator[None]:
+        """Note the state before a change, for undo; all drafts of a drag count as one."""
+        if self._before is None:
+            self._before = (self.config, self.gpu)
+        try:
+            yield
+        finally:
+            if not keep_open:
+                if self._before != (self.config, self.gpu):
+                    self._history = [*self._history, self._before][-MAX_UNDO:]
+                    self._undo = len(self._history)
+                self._before = None
+
+    def _go_to(self, state: tuple[TrainingConfig, str]) -> None:
+        config, gpu = state
+        self.update(**config.to_dict(), gpu=gpu)
 
     def _on_undo(self, _message: Mapping[str, Any]) -> None:
+        with self._undoable():
+            pass  # ends a drag that was never let go
         if self._history:
-            self._committed = config, gpu = self._history.pop()
+            state = self._history.pop()
             self._undo = len(self._history)
-            self.update(**config.to_dict(), gpu=gpu)
+            self._go_to(state)
 
     def _on_reset(self, _message: Mapping[str, Any]) -> None:
-        config, gpu = self._start
-        self.update(**config.to_dict(), gpu=gpu)
-        self._commit()
+        with self._undoable():
+            self._go_to(self._start)
 
     def _on_json(self, _message: Mapping[str, Any]) -> None:
         self._answer({"kind": "json", "answer": self.simulation.to_dict()})
@@ -281,13 +323,21 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         return
     number = content.get("id")
     with widget._lock:
-        widget._answering = number if isinstance(number, int) else None
+        if isinstance(number, int) and not isinstance(number, bool):
+            widget._answering = {"client": content.get("client"), "answers": number}
         try:
             serve(content)
         except ConfigError as error:
             widget.set_trait("error", str(error))
-        if widget._answering is not None:  # no picture or data carried the answer
-            widget._answer({"kind": "done"})
+        finally:
+            if widget._answering is not None:  # no picture or data carried the answer
+                widget._answer({"kind": "done"})
+
+
+def _recent(known: dict[str, Any], client: str, value: Any) -> dict[str, Any]:
+    """Return what is known of the front ends with one of them renewed, the oldest dropped."""
+    others = [(name, old) for name, old in known.items() if name != client]
+    return dict([*others, (client, value)][-MAX_CLIENTS:])
 
 
 def _view(item: Any) -> View | None:

@@ -1,0 +1,352 @@
+// @vitest-environment happy-dom
+// Greeting, liveness, the window of numbered requests, and the way by trait.
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { Model, mount, openPage, press, settle, slide, type } from "./host.js";
+
+let page;
+beforeEach(() => { page = openPage(); });
+afterEach(() => page.restore());
+
+const inputs = (root) => [...root.querySelectorAll("input, select")];
+const enabled = (root) => inputs(root).filter((node) => !node.disabled).length;
+
+// -- hello and status
+
+test("says hello with what each view wants drawn", async () => {
+  const model = new Model();
+  page.width = 640;
+  globalThis.devicePixelRatio = 2;
+  const { root } = await mount(model, { live: false });
+  const hello = model.last("hello");
+  expect(hello.client).toMatch(/^[a-z0-9]{8,64}$/);
+  expect(hello.views).toEqual([
+    { width: 640, ratio: 2, theme: "light", frame: -1, key: "" },
+  ]);
+  expect(root.dataset.status).toBe("waiting");
+  globalThis.devicePixelRatio = 1;
+});
+
+test("controls are disabled until Python answers; copying works without", async () => {
+  const model = new Model();
+  const { root, button } = await mount(model, { live: false });
+  expect(enabled(root)).toBe(0);
+  expect(button("Copy Python").disabled).toBe(false);
+  expect(button("JSON").disabled).toBe(true);
+  expect(button("Reset").disabled).toBe(true);
+  model.greet();
+  await settle();
+  expect(root.dataset.status).toBe("live");
+  expect(enabled(root)).toBe(inputs(root).length);
+  expect(button("JSON").disabled).toBe(false);
+});
+
+test("greets again every ten seconds while seen, and not while hidden", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const count = () => model.of("hello").length;
+  let before = count();
+  for (let i = 0; i < 3; i++) {
+    await settle(10_600);
+    model.greet();
+  }
+  expect(count()).toBe(before + 3);
+  page.Intersection.fire([{ isIntersecting: false }], root);
+  before = count();
+  expect(model.last("hello").views).toEqual([]); // says so at once
+  model.greet();
+  await settle(60_000);
+  expect(count()).toBe(before);
+  page.Intersection.fire([{ isIntersecting: true }], root);
+  expect(count()).toBe(before + 1);
+  expect(model.last("hello").views).toHaveLength(1);
+});
+
+test("a hidden tab wants nothing drawn", async () => {
+  const model = new Model();
+  await mount(model);
+  Object.defineProperty(document, "hidden", { value: true, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+  expect(model.last("hello").views).toEqual([]);
+  model.greet();
+  delete document.hidden;
+  document.dispatchEvent(new Event("visibilitychange"));
+  expect(model.last("hello").views).toHaveLength(1);
+});
+
+test("a view too narrow to draw in wants nothing drawn", async () => {
+  page.width = 0;
+  const model = new Model();
+  await mount(model, { live: false });
+  expect(model.last("hello").views).toEqual([]);
+});
+
+test.each([
+  ["dead"], ["restarting"], ["autorestarting"], ["terminating"],
+])("a %s kernel disconnects", async (status) => {
+  const model = new Model();
+  const { root, state } = await mount(model);
+  model.widget_manager.kernel.status = status;
+  await settle(600);
+  expect(root.dataset.status).toBe("disconnected");
+  expect(state.textContent).toContain("run the cell again");
+  expect(enabled(root)).toBe(0);
+});
+
+test("a lost connection disconnects, and greets as soon as it is back", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const { kernel } = model.widget_manager;
+  kernel.connectionStatus = "connecting";
+  await settle(600);
+  expect(root.dataset.status).toBe("disconnected");
+  const before = model.sent.length;
+  await settle(20_000);
+  expect(model.sent.length).toBe(before); // nobody to greet
+  kernel.connectionStatus = "connected";
+  await settle(600);
+  expect(model.sent.length).toBe(before + 1);
+  expect(enabled(root)).toBe(0);
+  model.greet();
+  await settle();
+  expect(root.dataset.status).toBe("live");
+});
+
+test("the host's mark of a closed comm disconnects without waiting for a timer", async () => {
+  const model = new Model();
+  const { el, root } = await mount(model);
+  el.classList.add("jupyter-widgets-disconnected");
+  page.Mutation.fire([], el);
+  await settle();
+  expect(root.dataset.status).toBe("disconnected");
+});
+
+test("a closed comm that throws neither breaks the host's handler nor the widget", async () => {
+  const model = new Model();
+  const { el, root } = await mount(model);
+  model.send = () => { throw new Error("Cannot send"); };
+  expect(() => model.emit("comm_live_update")).not.toThrow();
+  el.classList.add("jupyter-widgets-disconnected");
+  await settle(600);
+  expect(root.dataset.status).toBe("disconnected");
+});
+
+test("a comm that comes back is greeted at once", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const before = model.of("hello").length;
+  model.emit("comm_live_update");
+  expect(model.of("hello").length).toBe(before + 1);
+  model.greet();
+  await settle();
+  expect(root.dataset.status).toBe("live");
+});
+
+test("a busy kernel is waited for, however long, with the controls alive", async () => {
+  const model = new Model();
+  const { root, box } = await mount(model);
+  model.widget_manager.kernel.status = "busy";
+  type(box("GPUs"), "64");
+  press(box("GPUs"), "Enter");
+  await settle(120_000);
+  expect(root.dataset.status).toBe("waiting");
+  expect(enabled(root)).toBe(inputs(root).length);
+  model.answer(model.last("set").id);
+  model.greet();
+  await settle();
+  expect(root.dataset.status).toBe("live");
+});
+
+test("a kernel busy for an hour finds no queue of hellos", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  model.widget_manager.kernel.status = "busy";
+  const before = model.of("hello").length;
+  for (let i = 0; i < 360; i++) {
+    page.Intersection.fire([{ isIntersecting: i % 2 === 1 }], root);
+    await settle(10_000);
+  }
+  expect(model.of("hello").length - before).toBeLessThan(20);
+  page.Intersection.fire([{ isIntersecting: false }], root);
+  model.greet();
+  expect(model.last("hello").views).toEqual([]); // the last word is told after the answer
+});
+
+test("an idle kernel that stays silent is given up, and stays so until it answers", async () => {
+  const model = new Model();
+  const { root, box } = await mount(model);
+  type(box("GPUs"), "64");
+  press(box("GPUs"), "Enter");
+  await settle(2_000);
+  expect(root.dataset.status).toBe("waiting");
+  await settle(3_000);
+  expect(root.dataset.status).toBe("disconnected");
+  for (let i = 0; i < 60; i++) {
+    await settle(500);
+    expect(root.dataset.status).toBe("disconnected");
+    expect(enabled(root)).toBe(0);
+  }
+  model.greet();
+  await settle();
+  expect(root.dataset.status).toBe("live");
+  expect(box("GPUs").value).toBe("8"); // what Python holds, not what was asked
+});
+
+test("a host that does not tell what its kernel does gets half a minute", async () => {
+  const model = new Model({}, undefined);
+  delete model.widget_manager.kernel;
+  const { root, box } = await mount(model);
+  type(box("GPUs"), "64");
+  press(box("GPUs"), "Enter");
+  await settle(28_000);
+  expect(root.dataset.status).toBe("waiting");
+  await settle(4_000);
+  expect(root.dataset.status).toBe("disconnected");
+});
+
+test.each([["undefined", undefined], ["null", null]])(
+  "a host without a widget manager (%s) works", async (_name, manager) => {
+    const model = new Model();
+    model.widget_manager = manager;
+    const { root } = await mount(model);
+    expect(root.dataset.status).toBe("live");
+  });
+
+// -- numbered requests
+
+test("at most three are in flight and the newest waiting wins", async () => {
+  const model = new Model();
+  const { slider } = await mount(model);
+  const gpus = slider("GPUs");
+  gpus.dispatchEvent(new Event("pointerdown"));
+  for (let i = 10; i < 30; i++) slide(gpus, i);
+  let sets = model.of("set");
+  expect(sets).toHaveLength(3);
+  expect(sets.every(({ draft, client }) => draft && client === model.client)).toBe(true);
+  expect(new Set(sets.map(({ id }) => id)).size).toBe(3);
+  model.answer(sets[0].id);
+  sets = model.of("set");
+  expect(sets).toHaveLength(4);
+  const values = model.get("_tables").fields.find((f) => f.name === "num_gpus").values;
+  expect(sets[3].changes).toEqual({ num_gpus: values[29] });
+  gpus.dispatchEvent(new Event("pointerup"));
+  expect(model.of("set")).toHaveLength(4); // the final value waits
+  model.answer(sets[2].id); // answers all up to it
+  sets = model.of("set");
+  expect(sets).toHaveLength(5);
+  expect(sets[4]).toMatchObject({ draft: false, changes: { num_gpus: values[29] } });
+});
+
+test("waiting changes of different fields are joined, none is lost", async () => {
+  const model = new Model();
+  const { slider, box } = await mount(model);
+  for (let i = 3; i < 7; i++) slide(slider("GPUs"), i);
+  type(box("Layers"), "80");
+  press(box("Layers"), "Enter");
+  expect(model.of("set")).toHaveLength(3);
+  model.answer(model.of("set")[0].id);
+  expect(model.last("set").changes).toEqual({ num_gpus: 7, num_layers: 80 });
+});
+
+test("answers to another front end of the same kernel release nothing", async () => {
+  const model = new Model();
+  const { slider } = await mount(model);
+  for (let i = 3; i < 8; i++) slide(slider("GPUs"), i);
+  model.message({ kind: "done", client: "somebody else", answers: 1e9 });
+  expect(model.of("set")).toHaveLength(3);
+  model.answer(model.of("set")[0].id);
+  expect(model.of("set")).toHaveLength(4);
+});
+
+test("undo, reset and JSON go after the changes that still wait", async () => {
+  for (const [text, kind] of [["Reset", "reset"], ["JSON", "json"], ["Undo", "undo"]]) {
+    const model = new Model({ _undo: 1 });
+    model.short();
+    model.publish({ _undo: 1 });
+    const { slider, button } = await mount(model);
+    for (let i = 3; i < 8; i++) slide(slider("GPUs"), i);
+    button(text).click();
+    const order = model.sent.slice(-2).map((content) => content.kind);
+    expect(order).toEqual(["set", kind]);
+    expect(model.last("set").changes).toEqual({ num_gpus: 8 });
+  }
+});
+
+test("the busy status of each request is answered once, so that the socket is not held", async () => {
+  const model = new Model();
+  await mount(model);
+  const nudge = model.callbacks.at(-1).iopub.status;
+  const before = model.of("ack").length;
+  nudge({});
+  nudge({});
+  expect(model.of("ack").length).toBe(before + 1);
+  model.callbacks.at(-1).iopub.status?.({}); // an ack is never acknowledged
+  expect(model.of("ack").length).toBe(before + 1);
+});
+
+test.each([
+  [undefined], [null], ["text"], [{}], [{ kind: 5 }], [{ kind: "frame" }], [{ kind: "nonsense" }],
+  [{ kind: "json" }], [{ kind: "done", answers: "3" }],
+])("a message %j is survived", async (content) => {
+  const model = new Model();
+  const { root } = await mount(model);
+  model.message(content);
+  await settle();
+  expect(root.dataset.status).toBe("live");
+});
+
+// -- the way by trait
+
+test("a host whose messages are never answered is asked through the trait", async () => {
+  const model = new Model();
+  const { root, slider, box } = await mount(model, { live: false });
+  await settle(4_000);
+  expect(model.saves).toBeGreaterThan(0);
+  const request = () => model.get("_request");
+  const hello = request().messages.at(-1);
+  expect(hello).toMatchObject({ kind: "hello", client: request().client });
+  let replies = 0;
+  const reply = (content) => model.publish({ _reply: { ...content, n: ++replies } });
+  reply({ kind: "hello" });
+  await settle();
+  expect(root.dataset.status).toBe("live");
+  expect(enabled(root)).toBe(inputs(root).length);
+
+  const sent = model.sent.length;
+  slide(slider("GPUs"), 3);
+  type(box("Layers"), "80");
+  press(box("Layers"), "Enter");
+  expect(model.sent.length).toBe(sent); // no message
+  // The host may have merged the updates: the last one brings all.
+  const [first, second] = request().messages.slice(-2);
+  expect(first).toMatchObject({ kind: "set", changes: { num_gpus: 4 } });
+  expect(second).toMatchObject({ kind: "set", changes: { num_layers: 80 } });
+  expect(second.stamp).toBeGreaterThan(first.stamp);
+  expect(first.stamp).toBeGreaterThan(hello.stamp);
+
+  model.publish({ num_gpus: 4, num_layers: 80 });
+  reply({ kind: "done", client: request().client, answers: second.id });
+  await settle();
+  expect(box("GPUs").value).toBe("4");
+  for (let i = 0; i < 40; i++) slide(slider("GPUs"), i);
+  expect(request().messages.length).toBeLessThanOrEqual(16);
+});
+
+test("a picture by trait is shown", async () => {
+  const model = new Model();
+  const { image } = await mount(model, { live: false });
+  await settle(4_000);
+  model.publish({ _reply: { kind: "hello", n: 1 } });
+  await settle();
+  model.publish({ _frame: new DataView(new Uint8Array([1, 2]).buffer),
+    _reply: { kind: "frame", n: 2, id: 1, key: "800x1-light", draft: false } });
+  await settle();
+  expect(image.dataset.frame).toBe("1");
+});
+
+test("a slow kernel is not taken for a deaf host", async () => {
+  const model = new Model();
+  model.widget_manager.kernel.status = "busy";
+  await mount(model, { live: false });
+  await settle(60_000);
+  expect(model.saves).toBe(0);
+});

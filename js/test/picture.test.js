@@ -1,0 +1,246 @@
+// @vitest-environment happy-dom
+// Frames: which are shown, which are dropped, and that every object URL is given back once.
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { Model, mount, openPage, png, settle } from "./host.js";
+
+let page;
+beforeEach(() => { page = openPage(); });
+afterEach(() => page.restore());
+
+const KEY = "800x1-light";
+const frame = (id, draft = false, key = KEY) => ({ kind: "frame", id, key, draft });
+
+/** URLs that were given back, each at most once; those alive. */
+function urls() {
+  expect(new Set(page.revoked).size).toBe(page.revoked.length);
+  return [...page.urls.keys()];
+}
+
+test("shows a frame, then gives the old one back exactly once", async () => {
+  const model = new Model();
+  const { image } = await mount(model);
+  for (let id = 1; id <= 20; id++) {
+    model.message(frame(id, id % 2 === 0), png(id));
+    await settle();
+    expect(image.dataset.frame).toBe(String(id));
+    expect(urls()).toEqual([image.src]);
+  }
+  expect(page.revoked).toHaveLength(19);
+  const bytes = new Uint8Array(await page.urls.get(image.src).arrayBuffer());
+  expect([...bytes]).toEqual([20, 2, 3]);
+  expect(page.urls.get(image.src).type).toBe("image/png");
+});
+
+test.each([
+  ["an older frame", frame(4)],
+  ["another width's", frame(6, false, "801x1-light")],
+  ["another theme's", frame(6, false, "800x1-dark")],
+  ["another ratio's", frame(6, false, "800x2-light")],
+  ["a draft of the picture at rest", frame(5, true)],
+])("ignores %s", async (_name, content) => {
+  const model = new Model();
+  const { image } = await mount(model);
+  model.message(frame(5), png());
+  await settle();
+  const { src } = image;
+  model.message(content, png(9));
+  await settle();
+  expect(image.src).toBe(src);
+  expect(urls()).toEqual([src]);
+});
+
+test("the picture at rest replaces the draft of the same numbers", async () => {
+  const model = new Model();
+  const { image } = await mount(model);
+  model.message(frame(5, true), png());
+  await settle();
+  const { src } = image;
+  model.message(frame(5), png());
+  await settle();
+  expect(image.src).not.toBe(src);
+  expect(urls()).toEqual([image.src]);
+});
+
+test("frames decoded out of order never step back", async () => {
+  const model = new Model();
+  const { image } = await mount(model);
+  page.autoDecode = false;
+  for (const id of [1, 2, 3]) model.message(frame(id, true), png(id));
+  const [first, second, third] = page.decodes;
+  second();
+  await settle();
+  expect(image.dataset.frame).toBe("2");
+  first();
+  await settle();
+  expect(image.dataset.frame).toBe("2");
+  third();
+  await settle();
+  expect(image.dataset.frame).toBe("3");
+  expect(urls()).toEqual([image.src]);
+});
+
+test("a broken picture leaves the last good one", async () => {
+  const model = new Model();
+  const { image } = await mount(model);
+  model.message(frame(1), png());
+  await settle();
+  const { src } = image;
+  page.broken = true;
+  model.message(frame(2), png());
+  model.message(frame(3)); // no picture at all
+  await settle();
+  expect(image.src).toBe(src);
+  expect(urls()).toEqual([src]);
+});
+
+test("the picture at rest is kept in the model, without a message", async () => {
+  const model = new Model();
+  await mount(model);
+  const sent = model.sent.length;
+  model.message(frame(1, true), png(1));
+  await settle();
+  expect(model.get("_frame").byteLength).toBe(0);
+  model.message(frame(2), png(2));
+  await settle();
+  expect(model.get("_frame").getUint8(0)).toBe(2);
+  expect(model.saves).toBe(0);
+  expect(model.sent.length).toBe(sent);
+});
+
+test("a reopened notebook shows its last picture, and asks for a fresh one", async () => {
+  const model = new Model({ _frame: png(7) });
+  const { image, close } = await mount(model, { live: false });
+  expect(image.src).toMatch(/^blob:/);
+  expect(model.last("hello").views[0]).toMatchObject({ frame: -1 });
+  model.greet();
+  model.message(frame(0), png(8));
+  await settle();
+  expect(image.dataset.frame).toBe("0");
+  expect(urls()).toEqual([image.src]);
+  close();
+  expect(urls()).toEqual([]);
+});
+
+test("the next hello tells which picture is shown", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const again = () => {
+    page.Intersection.fire([{ isIntersecting: false }], root);
+    model.greet();
+    page.Intersection.fire([{ isIntersecting: true }], root);
+    model.greet();
+    return model.last("hello").views[0];
+  };
+  model.message(frame(3), png());
+  await settle();
+  expect(again()).toMatchObject({ frame: 3, key: KEY });
+  model.message(frame(4, true), png());
+  await settle();
+  expect(again()).toMatchObject({ frame: -1 }); // a draft is still to be replaced
+});
+
+test("each view takes its own frames", async () => {
+  const model = new Model();
+  const { views: [one, two] } = await mount(model, { views: 2 });
+  page.width = 500;
+  page.Resize.fire([], two.el.querySelector(".tm-figure"));
+  await settle(200);
+  model.greet();
+  model.message(frame(1, false, "800x1-light"), png(1));
+  model.message(frame(1, false, "500x1-light"), png(2));
+  await settle();
+  const shown = async ({ image }) =>
+    new Uint8Array(await page.urls.get(image.src).arrayBuffer())[0];
+  expect(await shown(one)).toBe(1);
+  expect(await shown(two)).toBe(2);
+  expect(urls()).toHaveLength(2);
+});
+
+test("a resize is told once it rests, and the old picture stays until then", async () => {
+  const model = new Model();
+  const { root, image } = await mount(model);
+  model.message(frame(1), png());
+  await settle();
+  const { src } = image;
+  const before = model.of("hello").length;
+  for (let width = 790; width > 700; width -= 10) {
+    page.width = width;
+    page.Resize.fire([], root.querySelector(".tm-figure"));
+    await settle(20);
+  }
+  expect(model.of("hello").length).toBe(before);
+  await settle(200);
+  expect(model.of("hello").length).toBe(before + 1);
+  expect(model.last("hello").views[0].width).toBe(710);
+  expect(image.src).toBe(src);
+  model.greet();
+  model.message(frame(1, false, "710x1-light"), png());
+  await settle();
+  expect(image.src).not.toBe(src);
+});
+
+test.each([[0.1, 0.5], [1.25, 1.25], [1.3333333, 1.33], [9, 4], [0, 1]])(
+  "a device ratio of %d is asked for as %d", async (ratio, wanted) => {
+    globalThis.devicePixelRatio = ratio;
+    const model = new Model();
+    await mount(model, { live: false });
+    expect(model.last("hello").views[0].ratio).toBe(wanted);
+    globalThis.devicePixelRatio = 1;
+  });
+
+// -- theme
+
+const { body, documentElement: html } = document;
+test.each([
+  ["JupyterLab light", () => { body.dataset.jpThemeLight = "true"; }, true, "light"],
+  ["JupyterLab dark", () => { body.dataset.jpThemeLight = "false"; }, false, "dark"],
+  ["VS Code light", () => { body.dataset.vscodeThemeKind = "vscode-light"; }, true, "light"],
+  ["VS Code dark", () => { body.dataset.vscodeThemeKind = "vscode-dark"; }, false, "dark"],
+  ["VS Code contrast", () => { body.dataset.vscodeThemeKind = "vscode-high-contrast"; }, false,
+    "dark"],
+  ["VS Code light contrast", () => {
+    body.dataset.vscodeThemeKind = "vscode-high-contrast-light";
+  }, true, "light"],
+  ["marimo dark", () => body.classList.add("dark"), false, "dark"],
+  ["marimo light", () => body.classList.add("light"), true, "light"],
+  ["a dark data-theme", () => { html.dataset.theme = "dark"; }, false, "dark"],
+  ["a light data-theme", () => { html.dataset.theme = "light"; }, true, "light"],
+  ["Colab dark", () => html.setAttribute("theme", "dark"), false, "dark"],
+  ["a dark system", () => {}, true, "dark"],
+  ["a light system", () => {}, false, "light"],
+])("theme of %s", async (_name, host, systemDark, theme) => {
+  page.dark = systemDark;
+  host();
+  const model = new Model();
+  const { root } = await mount(model, { live: false });
+  expect(root.dataset.theme).toBe(theme);
+  expect(model.last("hello").views[0].theme).toBe(theme);
+});
+
+test("a change of theme repaints and asks for another picture", async () => {
+  const model = new Model();
+  const { root, image } = await mount(model);
+  model.message(frame(1), png());
+  await settle();
+  body.dataset.jpThemeLight = "false";
+  page.Mutation.fire([], body);
+  await settle(200);
+  expect(root.dataset.theme).toBe("dark");
+  expect(model.last("hello").views[0]).toMatchObject({ theme: "dark", frame: 1, key: KEY });
+  const { src } = image;
+  model.message(frame(1, false, "800x1-dark"), png());
+  await settle();
+  expect(image.src).not.toBe(src);
+});
+
+test("a change of the system's theme is followed", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  page.dark = true;
+  for (const { type, handler } of [...page.mediaCount.live]) {
+    expect(type).toBe("change");
+    handler(new Event("change"));
+  }
+  await settle(200);
+  expect(root.dataset.theme).toBe("dark");
+});

@@ -1,0 +1,257 @@
+"""The command line: ``python -m trainmem simulate``, ``plot`` and ``serve``.
+
+Exit status: 0 the step fits, 1 it does not, 2 bad input, 3 no answer (a server that can't be
+reached, an extra that isn't installed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from trainmem import __version__
+from trainmem.config import FIELDS, PRESETS, ConfigError, TrainingConfig, grouped, preset
+
+if TYPE_CHECKING:
+    from trainmem.simulation import Simulation
+
+FITS: Final = 0
+DOES_NOT_FIT: Final = 1
+BAD_INPUT: Final = 2
+NO_ANSWER: Final = 3
+
+EPILOG: Final = (
+    "Exit status: 0 the step fits, 1 it does not, 2 bad input, 3 no answer (the server can't be "
+    "reached, or an extra isn't installed)."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; those of the process where omitted.
+
+    Returns
+    -------
+    int
+        0 fits, 1 does not fit, 2 bad input, 3 no answer.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # "✓" on a terminal that knows only ASCII
+    arguments = parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except ConfigError as error:
+        return _stop(error, BAD_INPUT)
+    except ImportError as error:  # names the pip command
+        return _stop(error, NO_ANSWER)
+
+
+def _stop(error: Exception, status: int) -> int:
+    print(f"trainmem: error: {error}", file=sys.stderr)
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser, its request flags made from the table of fields."""
+    top = _Parser(prog="python -m trainmem", description=__doc__.splitlines()[0], epilog=EPILOG)
+    top.add_argument("--version", action="version", version=f"trainmem {__version__}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    simulate = _command(
+        commands, "simulate", "say whether a training step fits, and why", _simulate
+    )
+    _add_request(simulate)
+    simulate.add_argument("--json", action="store_true", help="print the API answer instead")
+    simulate.add_argument(
+        "--remote", metavar="URL", help="ask this server instead of computing here"
+    )
+
+    plot = _command(commands, "plot", "draw the three panels into a file", _plot)
+    _add_request(plot)
+    plot.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="such as memory.png, .svg or .pdf"
+    )
+    plot.add_argument("--theme", choices=("light", "dark"), default="light", help="default: light")
+
+    serve = _command(commands, "serve", "serve the HTTP API from this machine", _serve)
+    serve.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
+    serve.add_argument("--port", type=int, default=8000, help="default: 8000")
+    serve.add_argument("--workers", type=int, default=1, help="processes; default: 1")
+    serve.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="a web origin whose pages may call it, such as https://example.org; repeatable",
+    )
+    return top
+
+
+class _Parser(argparse.ArgumentParser):
+    """One way to report: no abbreviations, errors in the same form as all others."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(allow_abbrev=False, **options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"trainmem: error: {message}; see {self.prog} --help\n")
+
+
+def _command(
+    commands: argparse._SubParsersAction[_Parser],
+    name: str,
+    text: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name, help=text, description=f"{text}.".capitalize(), epilog=EPILOG
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_request(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"start from {', '.join(p.name for p in PRESETS)} (or how the name begins)",
+    )
+    for field in FIELDS.values():
+        command.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=_number,
+            metavar="N" if field.kind == "int" else "X",
+            help=f"{field.help} It {field.allowed}; default: {field.default:g}.",
+        )
+
+
+def _number(text: str) -> object:
+    """Read a number; what isn't one stays text, for the field to refuse by its name."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _request(arguments: argparse.Namespace) -> TrainingConfig:
+    """Return the config that the flags ask for, on top of the preset."""
+    start = preset(arguments.preset) if arguments.preset is not None else TrainingConfig()
+    given = {name: getattr(arguments, name) for name in FIELDS}
+    return start.replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from trainmem.simulation import simulate
+
+    config = _request(arguments)
+    if arguments.remote is None:
+        simulation = simulate(config)
+    else:
+        from trainmem.remote import Client  # first: its error names a missing extra
+        from trainmem.answer import RemoteError  # isort: skip
+
+        try:
+            with Client(arguments.remote) as client:
+                simulation = client.simulate(config)
+        except RemoteError as error:
+            return _stop(error, NO_ANSWER)
+        except ValueError as error:  # an address that can't be
+            return _stop(error, BAD_INPUT)
+    if arguments.json:
+        print(json.dumps(simulation.to_dict()))
+    else:
+        print("\n".join(_report(simulation)))
+    return FITS if simulation.fits else DOES_NOT_FIT
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from trainmem.simulation import simulate
+
+    simulation = simulate(_request(arguments))
+    try:
+        simulation.plot(arguments.theme).savefig(arguments.output)
+    except (OSError, ValueError) as error:  # a folder that isn't there, a format unknown
+        return _stop(error, BAD_INPUT)
+    print(f"{arguments.output}: {_headline(simulation)}")
+    return FITS if simulation.fits else DOES_NOT_FIT
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from trainmem.server import serve
+
+    try:
+        serve(
+            host=arguments.host,
+            port=arguments.port,
+            workers=arguments.workers,
+            allow_origin=arguments.allow_origin,
+        )
+    except ValueError as error:  # a port or a worker count that can't be
+        return _stop(error, BAD_INPUT)
+    return 0
+
+
+def _headline(simulation: Simulation) -> str:
+    return f"{'✓ Fits' if simulation.fits else '✗ Out of memory'}: {simulation.banner}"
+
+
+def _report(s: Simulation) -> Iterator[str]:
+    """Write a simulation for people, line by line."""
+    yield _headline(s)
+    yield ""
+    for field in FIELDS.values():
+        yield _row(field.label, _count(getattr(s.config, field.name), field.unit))
+    yield ""
+    share = f"of {s.gpu_capacity_gb:g}, {s.utilization_percent:g} %"
+    yield _row("Memory per GPU", _gb(s.per_gpu_total_gb, share))
+    yield _row("  weights", _gb(s.weights_per_gpu_gb))
+    yield _row("  gradients", _gb(s.grads_per_gpu_gb))
+    yield _row("  optimizer states", _gb(s.optimizer_per_gpu_gb))
+    yield _row("  activations", _gb(s.activations_per_gpu_gb))
+    unsharded = f"unsharded, {s.bytes_per_param:g} bytes per parameter"
+    yield _row("Model states", _gb(s.model_states_unsharded_gb, unsharded))
+    yield _row("Cluster", _gb(s.aggregate_cluster_gb))
+    yield _row("Global batch", _count(s.global_batch, "sequences"))
+    yield ""
+    fewest = _count(s.min_gpus_to_fit)
+    yield _row("Minimum GPUs", f"{fewest}: {s.min_gpus_reason}" if s.min_gpus_reason else fewest)
+    if s.model is not None:  # a server's answer says no more
+        yield _row("Longest sequence", _count(s.longest_sequence, "tokens"))
+        yield _row("Largest micro batch", _count(s.largest_micro_batch, "sequences"))
+        fixes = s.fixes()
+        if fixes:
+            yield ""
+            yield "It would fit with"
+        for fix in fixes:
+            yield _row(f"  {fix.label}", _gb(fix.per_gpu_total_gb))
+    yield ""
+    yield f"Verdict: {s.verdict}"
+    yield f"Computed by {s.node} in {s.compute_ms:g} ms"
+
+
+def _row(label: str, value: str) -> str:
+    return f"{label:<22} {value}".rstrip()
+
+
+def _gb(value: float, note: str = "") -> str:
+    return f"{f'{value:,.3f}'.replace(',', ' '):>14} GB {note}"
+
+
+def _count(value: float | None, unit: str = "") -> str:
+    return f"{grouped(value):>14} {unit}".rstrip() if value is not None else f"{'none':>14}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The HBM budget: one GPU's memory as a stacked bar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from trainmem.config import write_gb
+from trainmem.drawing.panel import Panel
+from trainmem.drawing.placing import spread
+from trainmem.drawing.style import COLORS, TEXT, Theme
+from trainmem.simulation import GB, Simulation
+
+__all__ = ["BAR", "BudgetPanel"]
+
+Array = NDArray[np.float64]
+
+BAR: Final = 44.0
+"""Width of the bar with its margins, points; labels stand to its right."""
+
+
+class BudgetPanel(Panel):
+    """The GPU's memory as a stacked bar, each part named beside it."""
+
+    title = "HBM budget"
+
+    def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
+        super().__init__(ax, theme, spill)
+        # Ticks as long as the bar is wide stand in for a grid: no line strikes a label.
+        ax.grid(False, which="both", axis="both")
+        ax.tick_params(
+            axis="y", which="major", left=True, direction="in", length=BAR, width=1,
+            color=theme.grid,
+        )  # fmt: skip
+        self.parts = {
+            name: self._part(facecolor=COLORS[name], edgecolor="none")
+            for name in ("optimizer", "gradients", "weights", "activations")
+        }
+        self.free = self._part(facecolor=theme.free, edgecolor="none")
+        self.hatching = self._line(theme.background, 1.2)  # a patch's hatch obeys rcParams
+        self.limit = self._line(theme.capacity, 1.5, zorder=3)
+        self.leaders = self._line(theme.muted, 0.8)
+        self.labels = [self._label(theme.ink) for _ in range(5)]
+
+    def _part(self, **style: Any) -> Any:
+        part = Rectangle(
+            (0, 0), 1, 0, linestyle="-", linewidth=0, antialiased=True, zorder=1, **style
+        )
+        return self._add(part)
+
+    def range(self, simulation: Simulation) -> tuple[float, float]:
+        """Return the ends of the x axis."""
+        return 0.0, 1.0
+
+    def ticks(self, ends: tuple[float, float]) -> tuple[Sequence[float], Sequence[str]]:
+        """Return none."""
+        return [], []
+
+    def update(self, simulation: Simulation, top: float) -> None:
+        """Draw the panel."""
+        super().update(simulation, top)
+        width, height = self.places.width, self.places.height
+        left, right, end = 7 / width, (BAR - 7) / width, BAR / width
+        base = 0.0
+        named: list[tuple[float, str]] = []
+        free = max(0.0, self.capacity - self.need)
+        sizes = {name: float(getattr(simulation.components, name)) / GB for name in self.parts}
+        for name, size in (sizes | {"free": free}).items():
+            part = self.parts.get(name, self.free)
+            part.set_bounds(left, base, right - left, size)
+            if size > 0:
+                short = "grads" if name == "gradients" else name
+                named.append((base + size / 2, f"{short} {write_gb(size)}"))
+            base += size
+        self.limit.set_data((0, end), (self.capacity, self.capacity))
+        x, y = hatching(BAR - 14, self.up(base - free), self.up(base))
+        self.hatching.set_data((7 + x) / width, y / self.up(1))
+
+        middles = np.array([gb for gb, _ in named])
+        heights = spread(self.up(1) * middles, 1.3 * TEXT, TEXT / 2, height - TEXT / 2)
+        for label in self.labels:
+            label.set_visible(False)
+        for label, y, (_, words) in zip(self.labels, heights, named, strict=False):
+            color = self.theme.fits if words.startswith("free") else self.theme.ink
+            label.set(
+                visible=True, text=words, color=color, ha="left", va="center",
+                position=((BAR + 8) / width, y / height),
+            )  # fmt: skip
+        bent = heights / self.up(1)
+        xs = np.tile((right, end, (BAR + 5) / width, math.nan), len(named))
+        self.leaders.set_data(xs, np.column_stack((middles, middles, bent, bent)).ravel())
+
+
+def hatching(width: float, bottom: float, top: float, step: float = 5.0) -> tuple[Array, Array]:
+    """Return x and y of lines that rise at 45° through a rectangle, each ended by a NaN."""
+    start = np.arange(math.floor((bottom - width) / step), top / step) * step  # y at x = 0
+    low, high = np.maximum(0, bottom - start), np.minimum(width, top - start)
+    start, low, high = (values[low < high] for values in (start, low, high))
+    gap = np.full_like(start, math.nan)
+    x = np.column_stack((low, high, gap)).ravel()
+    y = np.column_stack((start + low, start + high, gap)).ravel()
+    return x, y

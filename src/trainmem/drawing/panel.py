@@ -1,0 +1,146 @@
+"""A panel of the figure: a matplotlib `Axes` with artists that can move.
+
+A panel is styled once, scaled when an axis changes, and updated for each simulation: `scale`
+touches what a frame renderer keeps as its background, `update` only the artists in `moving`.
+Every property is set explicitly, so `rcParams` and style sheets change nothing here. One point
+is one CSS pixel; labels are placed in points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter, NullLocator
+
+from trainmem.drawing.lettering import LINE, Label, font, text_width
+from trainmem.drawing.placing import Places, Spot
+from trainmem.drawing.style import TEXT, Theme, axis_ticks, write_tick
+from trainmem.simulation import GB, Simulation
+
+__all__ = ["ROW", "Panel"]
+
+ROW: Final = LINE * TEXT
+"""Height of a line of text, points."""
+
+
+class Panel:
+    """An axes of the figure with its theme and its moving artists.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Where to draw.
+    theme : Theme
+        Colours.
+    spill : float
+        How far labels may reach over the right rim, points.
+    """
+
+    title = ""
+    xlabel = ""
+
+    def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
+        self.ax = ax
+        self.theme = theme
+        self.spill = spill
+        self.moving: list[Any] = []
+        ax.set_facecolor(theme.background)
+        ax.set_axisbelow(True)
+        ax.set_autoscale_on(False)
+        ax.spines[:].set_visible(False)
+        ax.tick_params(
+            axis="both", which="both", length=0, pad=4, labelcolor=theme.muted, labelsize=TEXT,
+            labelrotation=0, bottom=False, top=False, left=False, right=False,
+            labelbottom=True, labeltop=False, labelright=False,
+        )  # fmt: skip
+        ax.grid(False, which="both", axis="both")
+        ax.grid(
+            True, which="major", axis="y", color=theme.grid, linewidth=1, linestyle="-", alpha=1
+        )
+        ax.set_title(
+            self.title, loc="left", y=1.0, pad=8, color=theme.ink, fontproperties=font(11, "bold")
+        )
+        ax.set_xlabel(
+            self.xlabel, loc="center", labelpad=3, color=theme.muted, fontproperties=font(TEXT)
+        )
+
+    def range(self, simulation: Simulation) -> tuple[float, float]:
+        """Return the ends of the x axis."""
+        raise NotImplementedError
+
+    def ticks(self, ends: tuple[float, float]) -> tuple[Sequence[float], Sequence[str]]:
+        """Return the x axis' ticks and their labels."""
+        raise NotImplementedError
+
+    def scale(self, simulation: Simulation, top: float) -> None:
+        """Set both axes: all that isn't in `moving`."""
+        ax, ends = self.ax, self.range(simulation)
+        ax.set_xlim(*ends)
+        ax.set_ylim(0, top)
+        ax.set_xticks(*self.ticks(ends))
+        heights = axis_ticks(top)
+        ax.set_yticks(heights, [write_tick(gb) for gb in heights])
+        for axis, ha, va in ((ax.xaxis, "center", "top"), (ax.yaxis, "right", "center_baseline")):
+            axis.set_minor_locator(NullLocator())
+            axis.set_minor_formatter(NullFormatter())
+            for label in axis.get_ticklabels():  # new ones come with the user's rcParams
+                label.set(fontproperties=font(TEXT), ha=ha, va=va)
+
+    def update(self, simulation: Simulation, top: float) -> None:
+        """Move the artists to show `simulation`."""
+        points = 72 / self.ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+        box = self.ax.bbox
+        self.places = Places(box.width * points, box.height * points, self.spill)
+        self.top = top
+        self.capacity = simulation.gpu_capacity_gb
+        self.need = float(simulation.components.total) / GB
+
+    def up(self, gb: float) -> float:
+        """Return the height of `gb`, points."""
+        return gb * self.places.height / self.top
+
+    def write(self, label: Label, words: str, spots: Sequence[Spot]) -> None:
+        """Write `words` at the best of `spots`."""
+        height = ROW * (1 + words.count("\n"))
+        spot = self.places.take(text_width(words, TEXT), height, spots)
+        label.set_text(words)
+        label.set_position((spot.x / self.places.width, spot.y / self.places.height))
+        label.set_horizontalalignment(spot.ha)  # type: ignore[arg-type]
+        label.set_verticalalignment(spot.va)  # type: ignore[arg-type]
+
+    # Artists with every property given.
+
+    def _add(self, artist: Any, *, clip: bool = True) -> Any:
+        self.ax.add_artist(artist)
+        artist.set_clip_on(clip)
+        self.moving.append(artist)
+        return artist
+
+    def _line(self, color: str, width: float, zorder: float = 2, **style: Any) -> Any:
+        look: dict[str, Any] = {
+            "linestyle": "-", "marker": "None", "markersize": 6, "markeredgewidth": 0,
+            "markerfacecolor": color, "markeredgecolor": color,
+        }  # fmt: skip
+        return self._add(
+            Line2D(
+                [], [], color=color, linewidth=width, antialiased=True, zorder=zorder,
+                solid_capstyle="butt", solid_joinstyle="round", dash_capstyle="butt",
+                dash_joinstyle="round", drawstyle="default", fillstyle="full", **(look | style),
+            )
+        )  # fmt: skip
+
+    def _mark(self, color: str, marker: Any, size: float, edge: str, width: float) -> Any:
+        mark = self._line(
+            color, 0, zorder=4, linestyle="None", marker=marker, markersize=size,
+            markeredgecolor=edge, markeredgewidth=width,
+        )  # fmt: skip
+        mark.set_clip_on(False)  # whole, even on the rim
+        return mark
+
+    def _label(self, color: str) -> Label:
+        label = Label(color, TEXT, zorder=5, transform=self.ax.transAxes)
+        self._add(label, clip=False)
+        return label

@@ -1,0 +1,111 @@
+"""Where labels go: each takes the first of its spots where it covers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Places", "Spot", "spread"]
+
+Array = NDArray[np.float64]
+
+AIR: Final = 3.0  # between two labels on one line
+CROSSED: Final = 150.0  # what a label on the curve counts, in square points of overlap
+OUTSIDE: Final = 100.0  # what each point outside counts
+
+ALIGNED: Final = {
+    "left": 0.0, "center": 0.5, "right": 1.0, "bottom": 0.0, "top": 1.0,
+}  # fmt: skip
+"""Part of a label that lies before its anchor, to the left or below."""
+
+
+class Spot(NamedTuple):
+    """An anchor in points from the lower left corner, and how a label is aligned on it."""
+
+    x: float
+    y: float
+    ha: str
+    va: str
+
+
+class Box(NamedTuple):
+    """A rectangle, points from the lower left corner."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def overlap(self, other: Box) -> float:
+        """Return the common area."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return width * height if width > 0 and height > 0 else 0.0
+
+
+class Places:
+    """The free room of a panel.
+
+    Parameters
+    ----------
+    width, height : float
+        Of the panel, points.
+    spill : float
+        How far labels may reach over the right rim, points.
+    """
+
+    def __init__(self, width: float, height: float, spill: float) -> None:
+        self.width = width
+        self.height = height
+        self.spill = spill
+        self.taken: list[Box] = []
+        self.curve: tuple[Array, Array] | None = None
+
+    def block(self, left: float, bottom: float, right: float, top: float) -> None:
+        """Keep labels out of a rectangle."""
+        self.taken.append(Box(left, bottom, right, top))
+
+    def take(self, width: float, height: float, spots: Iterable[Spot]) -> Spot:
+        """Return the first spot where a label covers nothing, else where it covers least."""
+        least = float("inf")
+        for spot in spots:
+            left = spot.x - ALIGNED[spot.ha] * width
+            bottom = spot.y - ALIGNED[spot.va] * height
+            box = Box(left, bottom, left + width, bottom + height)
+            cost = self._cost(box)
+            if cost < least:
+                least, best, place = cost, spot, box
+            if cost <= 0:
+                break
+        self.taken.append(place._replace(left=place.left - AIR, right=place.right + AIR))
+        return best
+
+    def _cost(self, box: Box) -> float:
+        cost = sum(box.overlap(other) for other in self.taken)
+        beyond = (
+            -box.left,
+            box.right - self.width - self.spill,
+            -box.bottom,
+            box.top - self.height,
+        )
+        cost += OUTSIDE * max(0.0, *beyond)
+        if self.curve is not None:
+            inside = np.linspace(box.left, box.right, 5)
+            y = np.interp(inside, *self.curve)
+            # Monotone: it crosses the box unless it passes wholly above or below.
+            if y.min() < box.top and y.max() > box.bottom:
+                cost += CROSSED
+        return cost
+
+
+def spread(heights: Array, gap: float, low: float, high: float) -> Array:
+    """Return rising `heights` moved apart to at least `gap`, as little as may be, in a range."""
+    steps = np.arange(len(heights)) * gap
+    slack = heights - steps
+    up = np.maximum.accumulate(slack)
+    down = np.minimum.accumulate(slack[::-1])[::-1]
+    apart: Array = np.clip((up + down) / 2, low, max(low, high - steps[-1])) + steps
+    return apart

@@ -1,0 +1,105 @@
+"""How the figure looks: themes, the components' colours, the GB axis, numbers in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from matplotlib.colors import to_rgba
+
+__all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named"]
+
+TEXT: Final = 10.0  # points; nothing is written smaller
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of one theme; those of text have a contrast of 4.5 or more on the background."""
+
+    background: str
+    ink: str
+    muted: str
+    grid: str
+    capacity: str
+    fits: str
+    floor: str
+    free: str
+
+
+THEMES: Final[Mapping[str, Theme]] = {
+    "light": Theme(
+        background="#ffffff", ink="#1f2328", muted="#5b636d", grid="#e6e8eb",
+        capacity="#c4302b", fits="#1a7f37", floor="#8f5200", free="#dfe2e6",
+    ),
+    "dark": Theme(
+        background="#111111", ink="#f0f3f6", muted="#9aa2ac", grid="#2a2f37",
+        capacity="#ff6b6b", fits="#3fb950", floor="#f0a04b", free="#3d434c",
+    ),
+}  # fmt: skip
+
+COLORS: Final[Mapping[str, str]] = {
+    "weights": "#4c8dd6",
+    "gradients": "#7cc4e8",
+    "optimizer": "#2f5f9e",
+    "activations": "#e8912d",
+}
+"""One colour for each component, everywhere and in both themes."""
+
+STATES_FILL: Final = to_rgba(COLORS["weights"], 0.22)
+ACTIVATIONS_FILL: Final = to_rgba(COLORS["activations"], 0.28)
+
+
+def theme_named(name: str) -> Theme:
+    """Return a theme by name; raises `ValueError` for an unknown one."""
+    if name not in THEMES:
+        raise ValueError(f"theme: {name!r} is not allowed; must be one of {', '.join(THEMES)}")
+    return THEMES[name]
+
+
+# Tops of the GB axis and their tick steps, in units of a power of ten.
+TOPS: Final = (
+    (1.0, 0.2), (1.2, 0.2), (1.5, 0.3), (1.8, 0.2), (2.0, 0.4), (2.4, 0.4), (3.0, 0.5),
+    (4.0, 1.0), (5.0, 1.0), (6.0, 1.0), (8.0, 2.0), (10.0, 2.0),
+)  # fmt: skip
+
+
+def axis_top(need_gb: float, capacity_gb: float) -> float:
+    """Return the top of the GB axis: round, at least 1.5 × capacity, above the need.
+
+    Steps are coarse on purpose: the axis stays where it is while a slider moves a little.
+    """
+    least = max(1.5 * capacity_gb, 1.06 * need_gb) * (1 - 1e-9)
+    power = 10.0 ** math.floor(math.log10(least))
+    return power * next(top for top, _ in TOPS if power * top >= least)
+
+
+def axis_ticks(top: float) -> list[float]:
+    """Return ticks from 0 to `top`, both included, 4 to 9 round steps apart."""
+    power = 10.0 ** math.floor(math.log10(top * (1 + 1e-9)))
+    step = power * min(TOPS, key=lambda row: abs(row[0] - top / power))[1]
+    return [i * step for i in range(math.floor(top / step * (1 + 1e-9)) + 1)]
+
+
+def write_tick(gb: float) -> str:
+    """Write a tick of the GB axis in few characters: ``120``, ``150k``, ``2e14``."""
+    if gb >= 1e6:
+        return f"{gb:g}".replace("e+0", "e").replace("e+", "e")
+    return f"{gb / 1000:g}k" if gb >= 10_000 else f"{gb:g}"
+
+
+def write_count(count: float) -> str:
+    """Write a number of tokens to three digits: ``600``, ``29.6k``, ``4.19M``."""
+    if count < 10_000:
+        return f"{count:.0f}"
+    unit, letter = (1e6, "M") if count >= 999_500 else (1e3, "k")
+    return f"{count / unit:.3g}{letter}"
+
+
+def write_binary(count: float) -> str:
+    """Write a power of two as people say it: ``512``, ``4k``, ``128k``, ``16M``."""
+    for unit, letter in ((2**20, "M"), (2**10, "k")):
+        if count >= unit:
+            return f"{count / unit:g}{letter}"
+    return f"{count:g}"

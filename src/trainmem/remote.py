@@ -1,0 +1,420 @@
+"""The same simulation from a server: `Client`, and its `AsyncClient` twin (extra `remote`).
+
+`AsyncClient` holds all there is to know; `Client` runs one on an event loop in a thread of its
+own. So every call has one deadline, can be cancelled at any moment, and works where a loop is
+running already, as in a notebook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import ssl
+import threading
+import weakref
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import Any, Final, Self
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "the client needs httpx, which isn't installed: pip install 'trainmem[remote]'"
+    ) from error
+
+from trainmem import __version__
+from trainmem.answer import (
+    BadAnswer,
+    CannotConnect,
+    Comparison,
+    Refused,
+    RemoteError,
+    TimedOut,
+    compare,
+    decode,
+)
+from trainmem.config import TrainingConfig, describe
+from trainmem.simulation import Simulation, resolve, simulate
+from trainmem.wire import PATH, parse
+
+__all__ = ["AsyncClient", "Client"]
+
+PUBLISHED_URL: Final = "https://www.chipfoundryservices.com"
+ANSWER_LIMIT: Final = 2**20
+"""Longest answer read, bytes; the published one has 3000."""
+BACK_OFF: Final = 0.2
+"""Pause before the first retry, seconds; doubled each time, and varied by a half."""
+AGAIN: Final = frozenset({502, 503, 504})
+REDIRECTS: Final = frozenset({301, 302, 307, 308})
+MAX_REDIRECTS: Final = 3
+MESSAGE_LIMIT: Final = 300
+
+
+class AsyncClient:
+    """Asks a server for simulations, from within one event loop (asyncio).
+
+    Parameters
+    ----------
+    base_url : str
+        Address of the server, http or https.
+    path : str
+        Path of the endpoint there.
+    timeout : float
+        Time for one call, retries included, seconds.
+    connect_timeout : float
+        Time for one attempt to connect, seconds.
+    retries : int
+        Further attempts after a failed connection or a status 502, 503 or 504. Asking twice
+        is safe: the server keeps nothing.
+    ssl_context : ssl.SSLContext, optional
+        Whom to trust, where that isn't the usual authorities. Verification can't be turned off
+        by accident: there is no switch for it.
+
+    Raises
+    ------
+    ValueError
+        For an address that can't be, naming what is wrong with it.
+    """
+
+    def __init__(
+        self,
+        base_url: str = PUBLISHED_URL,
+        *,
+        path: str = PATH,
+        timeout: float = 30.0,
+        connect_timeout: float = 5.0,
+        retries: int = 2,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        if not timeout > 0 or not connect_timeout > 0:
+            given = f"{describe(timeout)} and {describe(connect_timeout)}"
+            raise ValueError(f"timeout and connect_timeout: {given}; both must be above 0 s")
+        if not 0 <= retries <= 10:
+            raise ValueError(f"retries: {describe(retries)} is not allowed; must be from 0 to 10")
+        self._url = _endpoint(base_url, path)
+        self.timeout = timeout
+        self.retries = retries
+        self._http = httpx.AsyncClient(
+            verify=ssl_context or True,
+            follow_redirects=False,
+            timeout=httpx.Timeout(timeout, connect=connect_timeout),
+            headers={
+                "User-Agent": f"trainmem/{__version__}",
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",  # so that what is counted is what arrives
+            },
+        )
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return str(self._url)
+
+    @property
+    def host(self) -> str:
+        """The server's name in a word, for a button."""
+        return self._url.netloc.decode("ascii")
+
+    def __repr__(self) -> str:
+        """One line: where requests go."""
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def simulate(self, config: TrainingConfig | None = None, **changes: object) -> Simulation:
+        """Return the server's answer to a request; arguments as of `trainmem.simulate`.
+
+        Raises
+        ------
+        CannotConnect
+            No connection, or one that broke, at every attempt.
+        TimedOut
+            No complete answer in time.
+        Refused
+            The server said no; its words are shown.
+        BadAnswer
+            The answer isn't one to this request; the offending field is named.
+        ConfigError
+            For an unknown field or a bad value: nothing was sent.
+        """
+        config = resolve(config, changes)
+        body = json.dumps(config.to_dict()).encode()
+        try:
+            async with asyncio.timeout(self.timeout):
+                return decode(await self._ask(body), config)
+        except RemoteError:
+            raise
+        except TimeoutError:
+            problem = f"{self.host} gave no complete answer within {self.timeout:g} s"
+            raise TimedOut(problem) from None
+
+    async def compare(self, config: TrainingConfig | None = None, **changes: object) -> Comparison:
+        """Run the request here (reduced-order model) and there, and list what differs.
+
+        Raises as `simulate`.
+        """
+        config = resolve(config, changes)
+        return compare(simulate(config), await self.simulate(config))
+
+    async def aclose(self) -> None:
+        """Close the connections; the client can't be used any more."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the client, to be closed at the end of the block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the client."""
+        await self.aclose()
+
+    async def _ask(self, body: bytes) -> bytes:
+        """Return the body of the answer, after as many attempts as it takes."""
+        for attempt in range(self.retries):
+            try:
+                return await self._post(body)
+            except (CannotConnect, Refused) as error:
+                if isinstance(error, Refused) and error.status not in AGAIN:
+                    raise
+            pause = BACK_OFF * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311  # no secret
+            await asyncio.sleep(pause)
+        return await self._post(body)
+
+    async def _post(self, body: bytes) -> bytes:
+        """Return the body of the answer to one attempt."""
+        url = self._url
+        headers = {"Content-Type": "application/json"}
+        try:
+            for _ in range(1 + MAX_REDIRECTS):
+                request = self._http.stream("POST", url, content=body, headers=headers)
+                async with request as response:
+                    if response.status_code not in REDIRECTS:
+                        return await _body(response)
+                    url = _redirect(url, response)
+        except httpx.ConnectTimeout:
+            raise TimedOut(f"no connection to {self.host} in the time allowed") from None
+        except httpx.TimeoutException:
+            raise TimedOut(f"no answer from {self.host} in the time allowed") from None
+        except httpx.TransportError as error:
+            raise CannotConnect(f"cannot connect to {self.host}: {_cause(error)}") from None
+        raise BadAnswer("redirect", f"more than {MAX_REDIRECTS} in a row")
+
+
+class Client:
+    """Asks a server for simulations; the twin of `AsyncClient` for ordinary code.
+
+    Takes the arguments of `AsyncClient`. It may be shared between threads, and works in a
+    notebook, whose own event loop is running. Close it, or use it in a ``with`` block.
+    """
+
+    def __init__(
+        self,
+        base_url: str = PUBLISHED_URL,
+        *,
+        path: str = PATH,
+        timeout: float = 30.0,
+        connect_timeout: float = 5.0,
+        retries: int = 2,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._twin = AsyncClient(
+            base_url,
+            path=path,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            retries=retries,
+            ssl_context=ssl_context,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._stop: weakref.finalize[..., Any] | None = None
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return self._twin.url
+
+    @property
+    def host(self) -> str:
+        """The server's name in a word, for a button."""
+        return self._twin.host
+
+    def __repr__(self) -> str:
+        """One line: where requests go."""
+        return f"<{type(self).__name__} {self.url}>"
+
+    def submit(self, config: TrainingConfig | None = None, **changes: object) -> Future[Simulation]:
+        """Ask without waiting: return a future of what `simulate` returns or raises.
+
+        Cancelling it drops the connection. Its callbacks run in the client's thread.
+
+        Raises
+        ------
+        ConfigError
+            For an unknown field or a bad value, right away.
+        RuntimeError
+            Where the client is closed.
+        """
+        config = resolve(config, changes)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the client is closed")
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None  # noqa: S101
+            return asyncio.run_coroutine_threadsafe(self._twin.simulate(config), self._loop)
+
+    def simulate(self, config: TrainingConfig | None = None, **changes: object) -> Simulation:
+        """Return the server's answer to a request; see `AsyncClient.simulate`."""
+        future = self.submit(config, **changes)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # of use only where the wait was interrupted
+
+    def compare(self, config: TrainingConfig | None = None, **changes: object) -> Comparison:
+        """Run the request here and there, and list what differs; see `AsyncClient.compare`."""
+        config = resolve(config, changes)
+        return compare(simulate(config), self.simulate(config))
+
+    def close(self) -> None:
+        """Cancel what is under way and close the connections."""
+        with self._lock:
+            self._closed = True
+            if self._stop is not None:
+                self._stop()
+
+    def __enter__(self) -> Self:
+        """Return the client, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the client."""
+        self.close()
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        # The thread knows the loop and the twin, not the client: one forgotten is collected,
+        # and its thread ends.
+        thread = threading.Thread(
+            target=_run, args=(self._loop, self._twin), name="trainmem-client", daemon=True
+        )
+        thread.start()
+        self._stop = weakref.finalize(self, _end, self._loop, thread)
+
+
+def _run(loop: asyncio.AbstractEventLoop, twin: AsyncClient) -> None:
+    """Run the loop until it is stopped, then cancel its tasks and close all."""
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_wind_up(twin))
+    finally:
+        loop.close()
+
+
+async def _wind_up(twin: AsyncClient) -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await twin.aclose()
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    if thread is not threading.current_thread():  # the collector may call from anywhere
+        thread.join(timeout=5)
+
+
+def _endpoint(base_url: str, path: str) -> httpx.URL:
+    def refuse(problem: str) -> ValueError:
+        return ValueError(f"base_url: {describe(base_url)} {problem}")
+
+    try:
+        url = httpx.URL(base_url)
+    except (httpx.InvalidURL, TypeError):
+        raise refuse("is not an address") from None
+    if b"%" in url.netloc:  # what httpx makes of characters that no host has
+        raise refuse("is not an address")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise refuse("must begin with http:// or https:// and name a host")
+    if url.userinfo or url.query or url.fragment:
+        raise refuse("must be a plain address: no user, query or fragment")
+    return url.copy_with(path=url.path.rstrip("/") + "/" + path.lstrip("/"))
+
+
+def _redirect(url: httpx.URL, response: httpx.Response) -> httpx.URL:
+    """Return where a redirect leads, if that is the same server (or its https twin)."""
+    location = response.headers.get("location", "")
+    try:
+        target = url.join(location)
+    except httpx.InvalidURL:
+        raise BadAnswer("redirect", f"{describe(location)} is not an address") from None
+    upgrade = url.scheme == "http" and target.scheme == "https"
+    same_port = (target.port == url.port) or (upgrade and target.port is None)
+    same_scheme = target.scheme == url.scheme or upgrade
+    if target.host != url.host or not same_port or not same_scheme:
+        problem = f"leads away from {url.scheme}://{url.netloc.decode('ascii')}, to "
+        raise BadAnswer("redirect", problem + describe(_line(location)))
+    return target
+
+
+async def _body(response: httpx.Response) -> bytes:
+    """Return the body of an answer of status 200."""
+    data = bytearray()
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > ANSWER_LIMIT:
+            break
+    status = response.status_code
+    if status >= 400:
+        raise Refused(status, _message(bytes(data)) or _phrase(status))
+    if status != 200:
+        raise BadAnswer("status", f"{status} {_phrase(status)} instead of 200")
+    if len(data) > ANSWER_LIMIT:
+        raise BadAnswer("the body", "longer than 1 MiB")
+    if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+        raise BadAnswer("the body", f"encoded ({describe(encoding)}), which was not asked for")
+    return bytes(data)
+
+
+def _message(data: bytes) -> str:
+    """Return the server's own words, from the usual shapes of a JSON error; else nothing."""
+    try:
+        answer = parse(data)
+    except ValueError:
+        return ""
+    for name in ("detail", "error", "message"):
+        words = answer.get(name) if isinstance(answer, dict) else None
+        if isinstance(words, list) and words and isinstance(words[0], dict):
+            place, words = words[0].get("loc"), words[0].get("msg")  # FastAPI's own shape
+            if isinstance(words, str) and isinstance(place, list):
+                words = ".".join(map(str, place)) + ": " + words
+        if isinstance(words, str) and words.strip():
+            return _line(words)
+    return ""
+
+
+def _cause(error: BaseException) -> str:
+    """Return what lies at the bottom of an error, in words ("Connection refused")."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    number = error.errno if isinstance(error, OSError) else None
+    if number and number > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(number)
+    return _line(str(error)) or type(error).__name__
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "unknown status"
+
+
+def _line(text: str) -> str:
+    """Return foreign text as one short line that no terminal takes for a command."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= MESSAGE_LIMIT else line[: MESSAGE_LIMIT - 1] + "…"

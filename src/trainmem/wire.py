@@ -1,0 +1,174 @@
+"""What goes over HTTP: strict JSON, the API answer as text, and its schema.
+
+`server` writes answers with `encode`; `answer` reads them. Both take the names and types from
+`Outputs`, by the tables here, so neither can drift from the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, get_type_hints
+
+import numpy as np
+
+from trainmem.config import FIELDS, describe
+from trainmem.simulation import OUTPUT_NAMES, SWEEP_POINTS, Outputs, Simulation, Sweep
+
+__all__ = ["ALIASES", "PATH", "answer_schema", "encode", "parse"]
+
+PATH: Final = "/edge/training"
+ALIASES: Final = ("/edge/train", "/edge/finetune", "/edge/fsdp", "/edge/zero")
+
+OUTPUTS: Final = {
+    name: hint for name, hint in get_type_hints(Outputs).items() if name in OUTPUT_NAMES
+}
+
+# The profile's scalars repeat an output or an input: name -> what it repeats.
+REPEATS: Final = {
+    "model_state_gb": "model_states_per_gpu_gb",
+    "activation_gb": "activations_per_gpu_gb",
+    "capacity_gb": "gpu_capacity_gb",
+    "per_gpu_gb": "per_gpu_total_gb",
+    "num_gpus": "num_gpus",
+    "seq_length": "seq_length",
+    "fits": "fits",
+}
+SWEEPS: Final = {"mem_vs_gpus": int, "mem_vs_seq": float}
+_GAP: Final = 'null, "mem_vs_seq": null'
+_BETWEEN: Final = ', "mem_vs_seq": '
+TOP: Final = {"model": str, "steps": int, "node": str, "compute_ms": float}
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{describe(twice)} is given twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+
+
+def parse(data: bytes) -> Any:
+    """Return the value of a JSON text, read strictly.
+
+    Raises
+    ------
+    ValueError
+        In one line, where it isn't UTF-8 or isn't JSON: NaN and Infinity, a name given
+        twice, thousands of digits or nested brackets are refused too.
+    """
+    try:
+        return _STRICT.decode(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:
+        # Python refuses to read integers of thousands of digits, in words meant for programmers.
+        digits = "int_max_str_digits" in str(error)
+        raise ValueError("a number has too many digits" if digits else str(error)) from None
+
+
+def encode(simulation: Simulation, *, node: str | None = None) -> bytes:
+    """Return the API answer as JSON: ``simulation.to_dict()``, written some three times faster.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What to send.
+    node : str, optional
+        Who computed it, where that isn't `Simulation.node`.
+    """
+    gpus, seqs = simulation.gpu_sweep, simulation.seq_sweep
+    values = simulation.__dict__ | simulation.config.__dict__
+    profile = dict.fromkeys(SWEEPS) | {name: values[source] for name, source in REPEATS.items()}
+    text = json.dumps(
+        {
+            "model": simulation.description,
+            "inputs": simulation.config.to_dict(),
+            "outputs": {name: values[name] for name in OUTPUT_NAMES},
+            "profile": profile,
+            "steps": len(gpus.x) + len(seqs.x),
+            "node": simulation.node if node is None else node,
+            "compute_ms": simulation.compute_ms,
+        }
+    )
+    # No text value can hold the gap: its quotes would be escaped.
+    head, tail = text.split(_GAP)
+    return f"{head}{_sweep_text(gpus, int)}{_BETWEEN}{_sweep_text(seqs, float)}{tail}".encode()
+
+
+def _sweep_text(sweep: Sweep, kind: type) -> str:
+    template = _sweep_template(sweep.x.tobytes(), sweep.x.dtype.str, kind)
+    return template % tuple(sweep.total_gb.tolist())
+
+
+@lru_cache(maxsize=256)
+def _sweep_template(x: bytes, dtype: str, kind: type) -> str:
+    """Return ``[[label, %.3f], …]``: labels are the same from one request to the next."""
+    labels = (kind(round(value)) for value in np.frombuffer(x, dtype).tolist())
+    return "[" + ", ".join(f"[{label}, %.3f]" for label in labels) + "]"
+
+
+def answer_schema() -> dict[str, Any]:
+    """Return the JSON schema of the API answer."""
+    pairs = {
+        name: {
+            "type": "array",
+            "minItems": SWEEP_POINTS,
+            "maxItems": SWEEP_POINTS,
+            "description": "[where, GB per GPU] pairs.",
+            "items": {
+                "type": "array",
+                "minItems": 2,
+                "maxItems": 2,
+                "items": _kind_schema(float),
+            },
+        }
+        for name in SWEEPS
+    }
+    inputs = {
+        name: {"type": "integer" if field.kind == "int" else "number"}
+        for name, field in FIELDS.items()
+    }
+    scalars = {
+        name: inputs[source] if source in FIELDS else _kind_schema(OUTPUTS[source])
+        for name, source in REPEATS.items()
+    }
+    top = {name: _kind_schema(kind) for name, kind in TOP.items()}
+    return _object_schema(
+        {
+            "model": top["model"],
+            "inputs": _object_schema(inputs),
+            "outputs": _object_schema({name: _kind_schema(kind) for name, kind in OUTPUTS.items()}),
+            "profile": _object_schema(pairs | scalars),
+            "steps": top["steps"],
+            "node": top["node"],
+            "compute_ms": top["compute_ms"],
+        }
+    )
+
+
+def _object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _kind_schema(kind: Any) -> dict[str, Any]:
+    names = {float: "number", int: "integer", bool: "boolean", str: "string"}
+    return {"type": names.get(kind, ["integer", "null"])}

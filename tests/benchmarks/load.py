@@ -1,0 +1,165 @@
+"""Load figures of the HTTP endpoint, beside a route that does all but compute.
+
+    python tests/benchmarks/load.py [--seconds 2] [--rounds 5] [--connections 8]
+
+The ceiling is a FastAPI route on the same server that reads, parses and validates the same
+body by the same functions and returns an answer of the same bytes made beforehand. Rounds of
+the two alternate, so that both meet the same weather. Client and server share one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+
+from fastapi import FastAPI, Request, Response
+
+import trainmem
+from trainmem.server import create_app, read_body, read_config
+from trainmem.wire import PATH, encode
+
+CEILING = "/ceiling"
+
+
+def app() -> FastAPI:
+    """Return the server under test, with the ceiling beside its endpoint."""
+    application = create_app()
+    answer = encode(trainmem.simulate())
+
+    async def ceiling(request: Request) -> Response:
+        read_config(await read_body(request))
+        return Response(answer, media_type="application/json")
+
+    application.add_api_route(CEILING, ceiling, methods=["POST"], response_class=Response)
+    return application
+
+
+@contextmanager
+def serving(workers: int) -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = (
+        "import uvicorn; from trainmem.server import UVICORN_OPTIONS as options\n"
+        f"uvicorn.run('load:app', app_dir={str(Path(__file__).parent)!r}, port={port}, "
+        f"workers={workers}, log_level='warning', **options)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        pids: set[int] = set()
+        deadline = time.monotonic() + 60
+        while len(pids) < workers:
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.05)
+            with suppress(OSError):
+                url = f"http://127.0.0.1:{port}/edge/status"
+                pids.add(json.load(urllib.request.urlopen(url, timeout=5))["pid"])
+        yield port
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def requests(path: str) -> list[bytes]:
+    """Return the bytes of requests that all differ."""
+    found = []
+    for gpus in (1, 2, 3, 4, 8, 16, 24, 32, 64):
+        for length in (512, 1000, 2048, 4096, 10_000, 32_768):
+            config = trainmem.TrainingConfig(num_gpus=gpus, seq_length=length)
+            body = json.dumps(config.to_dict()).encode()
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            found.append(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return found
+
+
+@dataclass
+class Tally:
+    seconds: list[float] = field(default_factory=list)
+    lost: int = 0
+
+
+def user(port: int, texts: list[bytes], first: int, until: float, tally: Tally) -> None:
+    """Ask one request after the other on one connection, until the time is up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for text in islice(cycle(texts), first, None):
+            start = time.perf_counter()
+            if start > until:
+                return
+            connection.sendall(text)
+            data = connection.recv(65536)
+            end = data.find(b"\r\n\r\n") + 4
+            at = data.find(b"content-length: ") + 16
+            length = end + int(data[at : data.find(b"\r", at)])
+            while len(data) < length:
+                more = connection.recv(65536)
+                if not more:
+                    break
+                data += more
+            if data.startswith(b"HTTP/1.1 200") and len(data) == length:
+                tally.seconds.append(time.perf_counter() - start)
+            else:
+                tally.lost += 1
+
+
+def load(port: int, path: str, seconds: float, connections: int) -> tuple[float, Tally]:
+    """Return requests a second and the tally of one round."""
+    texts, tally = requests(path), Tally()
+    start = time.perf_counter()
+    threads = [
+        threading.Thread(target=user, args=(port, texts, 7 * n, start + seconds, tally))
+        for n in range(connections)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(tally.seconds) / (time.perf_counter() - start), tally
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--connections", type=int, default=8)
+    options = parser.parse_args()
+    parts = [n for n in ("httptools", "uvloop") if importlib.util.find_spec(n)] or ["h11, asyncio"]
+    print(f"{os.cpu_count()} cores shared by client and server, {options.connections} connections,")
+    print(f"uvicorn on {', '.join(parts)}; medians of {options.rounds} rounds of", end=" ")
+    print(f"{options.seconds:g} s\n")
+    print("workers  route           requests/s   p50 ms   p99 ms   lost   of the ceiling")
+    for workers in (1, 2):
+        with serving(workers) as port:
+            for path in (CEILING, PATH):
+                load(port, path, 0.5, options.connections)  # warm up
+            rounds = [
+                [load(port, path, options.seconds, options.connections) for path in (CEILING, PATH)]
+                for _ in range(options.rounds)
+            ]
+        share = median(ours[0] / ceiling[0] for ceiling, ours in rounds)
+        for path, runs in zip((CEILING, PATH), zip(*rounds, strict=True), strict=True):
+            ms = sorted(1e3 * second for _, tally in runs for second in tally.seconds)
+            print(
+                f"{workers:7}  {path:15}{median(rate for rate, _ in runs):11.0f}"
+                f"{ms[len(ms) // 2]:9.2f}{ms[len(ms) * 99 // 100]:9.2f}"
+                f"{sum(tally.lost for _, tally in runs):7}",
+                f"{share:14.0%}" if path == PATH else "",
+            )
+
+
+if __name__ == "__main__":
+    main()

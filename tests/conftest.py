@@ -1,0 +1,84 @@
+"""Fixtures shared by all tests, and the rule that a full run skips nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+DATA = Path(__file__).parent / "data"
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+REQUIRE_ALL = os.environ.get("TRAINMEM_REQUIRE_ALL") == "1"
+
+# No deadlines: a busy machine is no bug. Full runs try the same examples every time.
+settings.register_profile("trainmem", deadline=None, derandomize=REQUIRE_ALL)
+settings.load_profile("trainmem")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def reference() -> dict[str, Any]:
+    """The published API answer to the reference request."""
+    return json.loads((DATA / "api-response.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium; without one the test is skipped."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("needs Chromium on the PATH")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """A running Chromium, closed after the module: its event loop would disturb other tests."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        running = p.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        yield running
+        running.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Fail what would be skipped where everything is required (TRAINMEM_REQUIRE_ALL=1)."""
+    report = yield
+    return _refuse_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    """The same for a module that skips itself, as `importorskip` does."""
+    report = yield
+    return _refuse_skip(report)
+
+
+def _refuse_skip(report: Any) -> Any:
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but everything is required here: {report.longrepr}"
+    return report

@@ -1,0 +1,433 @@
+"""The widget in a real JupyterLab: what a user does, and what a user sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmem.config import FIELDS
+
+from .conftest import Lab, Notebook
+
+pytestmark = pytest.mark.lab
+Open = Callable[..., Notebook]
+
+WIDGET = "import trainmem\nw = trainmem.TrainingMemoryWidget()\nw"
+PUBLISHED = Path(__file__).parents[1] / "data" / "curl.txt"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_opens_alive_and_looks_right(open_notebook: Open, artifacts: Path, theme: str) -> None:
+    notebook = open_notebook(WIDGET)
+    if theme == "dark":
+        notebook.command("apputils:change-theme", {"theme": "JupyterLab Dark"})
+    notebook.run()
+    notebook.until(f"() => document.querySelector('.trainmem').dataset.theme === '{theme}'")
+    notebook.page.wait_for_timeout(500)
+    assert notebook.card("Per GPU") == "24.9"
+    assert notebook.card("Minimum GPUs") == "2"
+    assert "✓ Fits" in notebook.widget.inner_text()
+    notebook.widget.screenshot(path=artifacts / f"fits-{theme}.png")
+    before = notebook.shown_frame()
+    notebook.box("Sequence").fill("65536")
+    notebook.box("Sequence").press("Enter")
+    notebook.wait_card("Minimum GPUs", "none")
+    notebook.until(f"() => +document.querySelector('.trainmem img').dataset.frame > {before}")
+    notebook.page.wait_for_timeout(500)
+    assert "✗ Out of memory" in notebook.widget.inner_text()
+    notebook.widget.screenshot(path=artifacts / f"oom-{theme}.png")
+    background = notebook.page.evaluate(
+        "() => getComputedStyle(document.querySelector('.trainmem')).backgroundColor"
+    )
+    light = sum(map(int, re.findall(r"\d+", background)[:3])) > 380
+    assert light == (theme == "light")
+    assert notebook.errors == []
+
+
+def test_drag_moves_numbers_and_picture_at_once(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    box = notebook.slider("GPUs").bounding_box()
+    y = box["y"] + box["height"] / 2
+    mouse = notebook.page.mouse
+    first = notebook.shown_frame()
+    mouse.move(box["x"] + box["width"] * 0.3, y)
+    mouse.down()
+    seen = set()
+    for step in range(30):
+        mouse.move(box["x"] + box["width"] * (0.3 + 0.02 * step), y)
+        notebook.page.wait_for_timeout(16)
+        seen.add((notebook.card("Per GPU"), notebook.shown_frame()))
+    assert len({number for number, _ in seen}) > 5, "the numbers did not follow"
+    assert len({frame for _, frame in seen}) > 5, "the picture did not follow"
+    mouse.up()
+    gpus = notebook.box("GPUs").input_value()
+    notebook.until("() => !document.querySelector('.trainmem img').src.endsWith('#')")
+    notebook.page.wait_for_timeout(700)
+    last = notebook.evaluate("print(w.num_gpus, w._frame_id)").split()
+    assert last[0] == gpus
+    assert notebook.shown_frame() == int(last[1]) > first
+    assert notebook.slider("GPUs").evaluate("(s) => s.matches(':focus')")
+
+
+def test_typed_values_are_exact(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    box = notebook.box("Parameters (B)")
+    for text, value in (("70.6", 70.6), ("2.5e-3", 0.0025)):
+        box.fill(text)
+        box.press("Enter")
+        notebook.until(
+            "(value) => Number(document.querySelector('.trainmem input[aria-label^=Parameters]"
+            "[type=text]').value) === value",
+            value,
+        )
+        notebook.page.wait_for_timeout(300)
+        assert float(notebook.evaluate("print(w.model_params_b)")) == value
+        assert float(box.input_value()) == value
+
+
+def test_nonsense_is_refused_and_nothing_is_lost(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    box = notebook.box("GPUs")
+    alert = notebook.widget.locator("[role=alert]")
+    for text in ("nonsense", "0", "-3", "1e999", "8.5", "NaN", "<b>8</b>", "9" * 400):
+        box.fill(text)
+        box.press("Enter")
+        alert.wait_for(state="visible")
+        message = alert.inner_text()
+        assert message.startswith("num_gpus: ")
+        assert "whole number from 1 to 1 000 000" in message
+        notebook.wait_box("GPUs", "8")
+        assert box.get_attribute("aria-invalid") == "true"
+        assert notebook.evaluate("print(w.num_gpus)") == "8"
+        box.fill("16")
+        box.press("Enter")
+        alert.wait_for(state="hidden")
+        assert box.get_attribute("aria-invalid") == "false"
+        box.fill("8")
+        box.press("Enter")
+        notebook.wait_card("Per GPU", "24.9")
+
+
+def test_presets_fixes_undo_and_reset(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    notebook.widget.locator("select[aria-label=Preset]").select_option("Llama-3-70B · 64×H100")
+    notebook.wait_card("Model states", "17.5")
+    notebook.wait_box("Layers", "80")
+    notebook.widget.locator("button", has_text="Reset").click()
+    notebook.wait_card("Model states", "16.0")
+    notebook.box("Sequence").fill("65536")
+    notebook.box("Sequence").press("Enter")
+    notebook.wait_card("Minimum GPUs", "none")
+    notebook.widget.locator("button", has_text="micro batch 1 →").click()
+    notebook.wait_card("Per GPU", "51.4")
+    assert notebook.evaluate("print(w.micro_batch, w.fits)") == "1 True"
+    notebook.widget.locator("button", has_text="Undo").click()
+    notebook.wait_card("Per GPU", "157.7")
+    assert notebook.evaluate("print(w.micro_batch, w.seq_length)") == "4 65536"
+
+
+def test_every_fix_button_makes_it_fit(open_notebook: Open) -> None:
+    notebook = open_notebook(
+        "import trainmem\nw = trainmem.TrainingMemoryWidget(grad_ckpt=0, num_gpus=2)\nw"
+    )
+    notebook.run()
+    buttons = notebook.widget.locator(".tm-fixes button:not(:has-text('Undo'))")
+    count = buttons.count()
+    assert count >= 3
+    for i in range(count):
+        promised = buttons.nth(i).inner_text().split("→")[1].strip()
+        buttons.nth(i).click()
+        notebook.until("() => document.querySelector('.trainmem').dataset.fits === 'true'")
+        assert notebook.card("Per GPU") + " GB" == promised
+        notebook.widget.locator("button", has_text="Undo").click()
+        notebook.until("() => document.querySelector('.trainmem').dataset.fits === 'false'")
+
+
+def test_two_views_stay_in_step_and_widgets_stay_apart(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET, "w", "other = trainmem.TrainingMemoryWidget()\nother")
+    notebook.run()
+    notebook.alive(1)
+    notebook.page.locator(".trainmem").nth(2).scroll_into_view_if_needed()
+    notebook.alive(2)
+    notebook.page.locator(".trainmem").nth(0).scroll_into_view_if_needed()
+    notebook.box("GPUs", 0).fill("64")
+    notebook.box("GPUs", 0).press("Enter")
+    notebook.wait_card("Per GPU", "10.9", 0)
+    notebook.wait_card("Per GPU", "10.9", 1)
+    notebook.page.locator(".trainmem").nth(1).scroll_into_view_if_needed()
+    notebook.page.wait_for_timeout(500)
+    newest = int(notebook.evaluate("print(w._frame_id)"))
+    assert notebook.shown_frame(1) == newest
+    assert notebook.card("Per GPU", 2) == "24.9"
+    assert notebook.evaluate("print(other.num_gpus)") == "8"
+
+
+def test_python_moves_the_browser(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    notebook.evaluate("w.update(num_gpus=64, zero_stage=2)")
+    notebook.wait_card("Per GPU", "26.6")
+    notebook.wait_box("GPUs", "64")
+    assert notebook.widget.locator("input[type=radio][value='2']").is_checked()
+
+
+def test_jslink_works_and_a_refused_value_is_taken_back(open_notebook: Open) -> None:
+    notebook = open_notebook(
+        "import trainmem, ipywidgets as ipw\n"
+        "w = trainmem.TrainingMemoryWidget()\n"
+        "t = ipw.IntText(value=8, description='linked')\n"
+        "f = ipw.FloatText(description='need')\n"
+        "l = ipw.jslink((t, 'value'), (w, 'num_gpus'))\n"
+        "k = ipw.jsdlink((w, 'per_gpu_total_gb'), (f, 'value'))\n"
+        "ipw.VBox([t, f, ipw.HBox([w])])"
+    )
+    notebook.run()
+    linked = notebook.page.locator(".widget-text input").nth(0)
+    linked.fill("64")
+    linked.press("Tab")
+    notebook.wait_card("Per GPU", "10.9")
+    notebook.until("() => document.querySelectorAll('.widget-text input')[1].value === '10.858'")
+    linked.fill("0")
+    linked.press("Tab")
+    notebook.widget.locator("[role=alert]").wait_for(state="visible")
+    notebook.until("() => document.querySelectorAll('.widget-text input')[0].value === '64'")
+    assert notebook.evaluate("print(w.num_gpus)") == "64"
+
+
+def test_copies_the_published_request(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET, permissions=["clipboard-read", "clipboard-write"])
+    notebook.run()
+    notebook.widget.locator("button", has_text="Copy curl").click()
+    notebook.until("() => document.querySelector('.trainmem').textContent.includes('Copied')")
+    copied = notebook.page.evaluate("() => navigator.clipboard.readText()")
+    assert copied.strip() == PUBLISHED.read_text().strip()
+    notebook.widget.locator("button", has_text="Copy Python").click()
+    notebook.page.wait_for_timeout(300)
+    code = notebook.page.evaluate("() => navigator.clipboard.readText()")
+    space: dict[str, Any] = {}
+    exec(code, space)
+    assert space["simulation"].per_gpu_total_gb == 24.858
+    with notebook.page.expect_download() as download:
+        notebook.widget.locator("button", has_text="JSON").click()
+    answer = json.loads(Path(download.value.path()).read_text())
+    assert answer["outputs"]["per_gpu_total_gb"] == 24.858
+
+
+def test_a_busy_kernel_shows_waiting_and_loses_nothing(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    notebook.page.evaluate(
+        """() => { window.jupyterapp.shell.currentWidget.sessionContext.session.kernel
+             .requestExecute({ code: "import time\\nfor _ in range(50): time.sleep(0.1)" }); }"""
+    )
+    notebook.page.wait_for_timeout(300)
+    notebook.box("GPUs").fill("32")
+    notebook.box("GPUs").press("Enter")
+    # JupyterLab with subshells answers at once; without, the widget waits and says so.
+    notebook.until(
+        "() => document.querySelector('.trainmem').dataset.status === 'waiting' ||"
+        " [...document.querySelectorAll('.tm-cards b')][0].textContent === '12.9'",
+        timeout=8000,
+    )
+    notebook.wait_card("Per GPU", "12.9")
+    notebook.until("() => document.querySelector('.trainmem').dataset.status === 'live'")
+    assert notebook.evaluate("print(w.num_gpus)") == "32"
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "shut down"])
+def test_a_lost_kernel_disables_the_controls(open_notebook: Open, lab: Lab, how: str) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    if how == "restart":
+        notebook.page.evaluate(
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+        )
+    elif how == "kill":
+        os.kill(int(notebook.evaluate("import os; print(os.getpid())")), signal.SIGKILL)
+    else:
+        lab.shut_down_kernels()
+    notebook.until(
+        "() => document.querySelector('.trainmem').dataset.status === 'disconnected'",
+        timeout=30_000,
+    )
+    assert notebook.slider("GPUs").is_disabled()
+    assert notebook.box("GPUs").is_disabled()
+    assert "Disconnected" in notebook.widget.inner_text()
+    if how == "restart":  # and running the cell again brings a live one
+        notebook.page.wait_for_timeout(2000)
+        notebook.run()
+        assert notebook.slider("GPUs").is_enabled()
+
+
+def test_reopened_without_a_kernel(open_notebook: Open, lab: Lab, artifacts: Path) -> None:
+    name = lab.notebook("saved.ipynb", WIDGET)
+    notebook = open_notebook(name=name)
+    notebook.run()
+    notebook.page.wait_for_timeout(1000)
+    notebook.page.evaluate(
+        "async () => { await window.jupyterapp.shell.currentWidget.context.save(); }"
+    )
+    state = json.loads((lab.folder / name).read_text())["metadata"].get("widgets")
+    notebook.page.close()
+    lab.shut_down_kernels()
+    again = open_notebook(name=name)
+    again.page.wait_for_timeout(3000)
+    if state is None:  # nothing saved: the picture in the output stands in
+        again.page.wait_for_selector(".jp-OutputArea img, .jp-OutputArea pre", timeout=20_000)
+        return
+    assert len(json.dumps(state)) < 150_000
+    again.until(
+        "() => document.querySelector('.trainmem')?.dataset.status === 'disconnected'",
+        timeout=40_000,
+    )
+    assert again.slider("GPUs").is_disabled()
+    assert again.page.locator(".trainmem img").evaluate("(i) => i.naturalWidth") > 0
+    again.widget.screenshot(path=artifacts / "reopened.png")
+
+
+def test_closing_leaves_nothing_behind(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET, "w")
+    notebook.run()
+    for gpus in (16, 32, 64):
+        notebook.box("GPUs").fill(str(gpus))
+        notebook.box("GPUs").press("Enter")
+        notebook.page.wait_for_timeout(150)
+    assert notebook.page.evaluate("() => window.liveUrls()") <= 2
+    notebook.evaluate("w.close()")
+    notebook.until("() => document.querySelectorAll('.trainmem').length === 0")
+    notebook.page.wait_for_timeout(300)
+    assert notebook.page.evaluate("() => window.liveUrls()") == 0
+    assert notebook.errors == []
+
+
+LLAMA_405B = {
+    "model_params_b": 405, "micro_batch": 1, "seq_length": 8192, "num_layers": 126,
+    "hidden_dim": 16384,
+}  # fmt: skip
+SCENES = {
+    "llama-8b": {},
+    "llama-70b": {
+        "model_params_b": 70, "num_gpus": 64, "micro_batch": 1, "seq_length": 8192,
+        "num_layers": 80, "hidden_dim": 8192,
+    },
+    "llama-405b": {**LLAMA_405B, "num_gpus": 512},
+    "405b-on-1-gpu": {**LLAMA_405B, "num_gpus": 1},
+    "nothing-fits": {"seq_length": 2**24, "micro_batch": 64, "zero_stage": 0, "grad_ckpt": 0},
+}  # fmt: skip
+
+CUT_OR_OVERLAPPING = """() => {
+  const root = document.querySelector('.trainmem'), box = root.getBoundingClientRect();
+  const seen = [...root.querySelectorAll('*')].filter((node) => node.offsetParent !== null
+    && !node.closest('.tm-hidden') && !node.matches('option'));
+  const name = (node) => node.tagName + ':' + node.textContent.slice(0, 40);
+  const cut = seen.filter((node) => {
+    const r = node.getBoundingClientRect();
+    return r.left < box.left - 1 || r.right > box.right + 1
+      || (node.matches('button, label, small, b, span, strong, p') && node.clientWidth > 0
+        && node.scrollWidth > node.clientWidth + 1);
+  });
+  const leaves = seen.filter((node) => node.children.length === 0 && node.textContent.trim());
+  const over = leaves.filter((a, i) => leaves.slice(i + 1).some((b) => {
+    const p = a.getBoundingClientRect(), q = b.getBoundingClientRect();
+    return Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1
+      && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 1;
+  }));
+  return [...cut, ...over].map(name);
+}"""
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1000, "Light"), (480, "Dark")])
+def test_scenes_are_neither_clipped_nor_overlapping(
+    open_notebook: Open, artifacts: Path, width: int, theme: str
+) -> None:
+    notebook = open_notebook(WIDGET, viewport={"width": 1700, "height": 1500})
+    notebook.command("apputils:change-theme", {"theme": f"JupyterLab {theme}"})
+    notebook.run()
+    notebook.page.evaluate(
+        "(width) => { document.querySelector('.trainmem').parentElement.style.width = width; }",
+        f"{width}px",
+    )
+    notebook.page.wait_for_timeout(800)
+    for scene, values in SCENES.items():
+        start = {**notebook_defaults(), **values}
+        notebook.evaluate(f"w.update(**{start!r})")
+        frame = notebook.evaluate("print(w._frame_id)")
+        notebook.until(
+            "(frame) => document.querySelector('.trainmem img').dataset.frame === frame", frame
+        )
+        notebook.page.wait_for_timeout(200)
+        notebook.widget.screenshot(path=artifacts / f"{scene}-{width}.png")
+        assert notebook.page.evaluate(CUT_OR_OVERLAPPING) == [], scene
+        assert notebook.widget.bounding_box()["width"] == pytest.approx(width, abs=2)
+        for title in ("Per GPU", "Minimum GPUs", "Model states", "Activations"):
+            assert notebook.card(title)
+
+
+def notebook_defaults() -> dict[str, float]:
+    return {name: field.default for name, field in FIELDS.items()}
+
+
+def test_keyboard_alone_is_enough(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    notebook.slider("GPUs").focus()
+    before = int(notebook.box("GPUs").input_value())
+    for _ in range(3):
+        notebook.page.keyboard.press("ArrowRight")
+    notebook.page.wait_for_timeout(600)
+    after = int(notebook.evaluate("print(w.num_gpus)"))
+    assert after > before
+    notebook.widget.locator("input[type=radio][value='3']").focus()
+    notebook.page.keyboard.press("ArrowLeft")
+    notebook.page.wait_for_timeout(400)
+    assert notebook.evaluate("print(w.zero_stage)") == "2"
+    # The notebook's own keys did nothing meanwhile: no cell was added or removed.
+    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 1
+
+
+def test_two_hundred_events_then_silence(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET)
+    notebook.run()
+    notebook.evaluate(
+        "sent = []\nsend = w.send\n"
+        "def record(content, buffers=None):\n"
+        "    sent.append((content.get('kind'), content.get('draft'), w.num_gpus))\n"
+        "    send(content, buffers)\n"
+        "w.send = record"
+    )
+    notebook.page.evaluate(
+        """async () => {
+          const slider = document.querySelector('.trainmem input[type=range][aria-label=GPUs]');
+          slider.dispatchEvent(new PointerEvent('pointerdown'));
+          for (let i = 0; i < 200; i++) {
+            slider.value = String(20 + (i % 60));
+            slider.dispatchEvent(new Event('input'));
+            await new Promise((done) => setTimeout(done, 10));
+          }
+          slider.value = '42';
+          slider.dispatchEvent(new Event('input'));
+          slider.dispatchEvent(new PointerEvent('pointerup'));
+          window.released = performance.now();
+        }"""
+    )
+    value = notebook.box("GPUs").input_value()
+    before = int(notebook.evaluate("print(len(sent))"))
+    notebook.page.wait_for_timeout(1500)
+    sent = notebook.evaluate("print(len(sent), sent[-1])").split(" ", 1)
+    # Three in flight, the last value's draft, one at rest; hellos are answered besides.
+    assert int(sent[0]) - before <= 6
+    assert notebook.evaluate("print([f for f in sent if f[0] == 'frame'][-1])") == str(
+        ("frame", False, int(value))
+    )
+    assert notebook.shown_frame() == int(notebook.evaluate("print(w._frame_id)"))

@@ -1,0 +1,281 @@
+"""Frames: the same picture as the static figure, on any thread, whatever the rcParams."""
+
+from __future__ import annotations
+
+import gc
+import io
+import subprocess
+import sys
+import threading
+import weakref
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+
+from trainmem import preset, simulate
+from trainmem.drawing.style import COLORS
+from trainmem.figure import THEMES, frame_size, plot
+from trainmem.frames import FrameRenderer, palette
+
+REQUESTS = {
+    "fits": {},
+    "short": {"seq_length": 65_536},
+    "405B on one GPU": preset("Llama-3-405B").replace(num_gpus=1).to_dict(),
+    "a million GPUs": {"num_gpus": 1_000_000, "model_params_b": 100_000},
+}
+
+
+@pytest.fixture
+def renderer():
+    renderer = FrameRenderer()
+    yield renderer
+    renderer.close()
+
+
+def pixels(png):
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+
+
+def frame(renderer, simulation, **view):
+    return renderer.render(simulation, **({"width": 440, "ratio": 1, "theme": "light"} | view))
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(("width", "ratio"), [(660, 1), (440, 2)])
+def test_frame_is_the_static_figure(renderer, request_, theme, width, ratio):
+    simulation = simulate(**REQUESTS[request_])
+    png = renderer.render(simulation, width=width, ratio=ratio, theme=theme)
+    wide, tall = frame_size(width)
+    buffer = io.BytesIO()
+    figure = plot(simulation, theme=theme, size=(wide / 72, tall / 72))
+    figure.savefig(buffer, dpi=72 * ratio)
+    one, other = pixels(png), pixels(buffer.getvalue())
+    assert one.shape == other.shape == (ratio * tall, ratio * wide, 3)
+    # Up to the palette: nearly all pixels within a step of it, edges of two lines within a few.
+    difference = np.abs(one - other).max(axis=-1)
+    assert difference.mean() < 1
+    assert np.mean(difference > 16) < 1e-3
+    assert difference.max() < 64
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_plain_colours_are_exact(renderer, theme):
+    simulation = simulate()
+    shown = pixels(renderer.render(simulation, width=900, ratio=2, theme=theme))
+    assert tuple(shown[0, 0]) == tuple(np.round(255 * np.array(to_rgb(THEMES[theme].background))))
+    found = {tuple(color) for color in shown.reshape(-1, 3)}
+    for name in COLORS:
+        assert tuple(np.round(255 * np.array(to_rgb(COLORS[name]))).astype(int)) in found, name
+    assert len(palette(theme)) <= 256
+    assert found <= {tuple(color) for color in palette(theme).astype(int)}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_palette_colours_map_to_themselves(theme):
+    from trainmem.frames import _cells
+
+    colors = palette(theme)
+    indices = Image.fromarray(colors[None]).quantize(palette=_cells(theme), dither=0)
+    np.testing.assert_array_equal(np.asarray(indices)[0], np.arange(len(colors)))
+
+
+def test_png_says_its_size_and_is_compact(renderer):
+    png = frame(renderer, simulate(), width=900)
+    image = Image.open(io.BytesIO(png))
+    image.verify()
+    assert image.size == frame_size(900)
+    assert len(png) < 25_000
+
+
+def test_a_frame_depends_on_nothing_drawn_before(renderer):
+    """Every way to one picture gives the same bytes: warm, cold, other axes in between."""
+    requests = [simulate(**changes) for changes in REQUESTS.values()]
+    cold = []
+    for simulation in requests:
+        cold.append(frame(FrameRenderer(), simulation))
+    for _ in range(2):
+        warm = [frame(renderer, simulation) for simulation in requests]
+        assert warm == cold
+    frame(renderer, requests[0], theme="dark")
+    frame(renderer, requests[0], width=300)
+    assert frame(renderer, requests[0]) == cold[0]
+
+
+# The view
+
+
+@pytest.mark.parametrize(
+    ("view", "size"),
+    [
+        ({"ratio": 2}, (880, 1000)),
+        ({"ratio": 2, "draft": True}, (440, 500)),
+        ({"ratio": 0.75, "draft": True}, (330, 375)),
+        ({"ratio": 0.01}, (220, 250)),
+        ({"ratio": 99}, (1760, 2000)),
+        ({"width": 5}, (280, 660)),
+        ({"width": 99_999}, frame_size(2000)),
+        ({"width": 440.4}, (440, 500)),
+    ],
+)
+def test_view_is_taken_into_range(renderer, view, size):
+    assert Image.open(io.BytesIO(frame(renderer, simulate(), **view))).size == size
+
+
+def test_pixels_are_bounded(renderer):
+    wide, tall = Image.open(io.BytesIO(frame(renderer, simulate(), width=2000, ratio=4))).size
+    assert 5_900_000 < wide * tall <= 6_000_000
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        ({"width": float("nan")}, "width: nan"),
+        ({"ratio": float("inf")}, "ratio: inf"),
+        ({"ratio": "2"}, "ratio: '2'"),
+        ({"width": None}, "width: None"),
+        ({"theme": "sepia"}, "theme: 'sepia'"),
+    ],
+)
+def test_bad_view_is_named(renderer, view, message):
+    with pytest.raises(ValueError, match=message):
+        frame(renderer, simulate(), **view)
+    frame(renderer, simulate())  # and nothing is broken by it
+
+
+def test_caches_are_bounded(renderer):
+    for width in range(300, 312):
+        frame(renderer, simulate(), width=width)
+    assert len(renderer._surfaces) <= 4
+    for capacity in np.geomspace(1, 50_000, 30):
+        frame(renderer, simulate(gpu_memory_gb=capacity))
+    held = sum(
+        len(surface.backgrounds) * surface.canvas.buffer_rgba().nbytes
+        for surface in renderer._surfaces.values()
+    )
+    assert held <= 4 * 16_000_000
+
+
+def test_close_frees_and_render_starts_afresh(renderer):
+    before = frame(renderer, simulate())
+    renderer.close()
+    assert not renderer._surfaces
+    assert frame(renderer, simulate()) == before
+
+
+# The world around
+
+
+ODD = {
+    "font.size": 30, "font.family": "serif", "font.weight": "bold", "font.style": "italic",
+    "axes.grid": True, "axes.grid.which": "both", "axes.linewidth": 5,
+    "axes.titlelocation": "center", "axes.titley": 0.5, "axes.titlepad": 40, "axes.labelpad": 40,
+    "axes.titlesize": 40, "axes.unicode_minus": False, "axes.xmargin": 0.4,
+    "axes.autolimit_mode": "round_numbers", "axes.axisbelow": False,
+    "axes.formatter.use_locale": True, "axes.spines.top": False, "xtick.labelsize": 30,
+    "xtick.minor.visible": True, "xtick.top": True, "xtick.labeltop": True,
+    "xtick.direction": "inout", "xtick.alignment": "left", "xtick.major.pad": 30,
+    "ytick.right": True, "ytick.labelright": True, "ytick.minor.visible": True,
+    "ytick.alignment": "top", "ytick.color": "red", "grid.linestyle": ":", "grid.linewidth": 5,
+    "grid.alpha": 0.2, "grid.color": "red", "lines.linewidth": 9, "lines.marker": "s",
+    "lines.markersize": 20, "lines.scale_dashes": False, "lines.antialiased": False,
+    "lines.markeredgecolor": "red", "patch.linewidth": 5, "patch.force_edgecolor": True,
+    "patch.antialiased": False, "hatch.color": "red", "hatch.linewidth": 4, "figure.dpi": 50,
+    "figure.autolayout": True, "figure.facecolor": "red", "figure.edgecolor": "red",
+    "figure.frameon": False, "figure.subplot.left": 0.4, "text.color": "red",
+    "text.antialiased": False, "text.parse_math": False, "savefig.dpi": 30,
+}  # fmt: skip
+
+STYLES = {
+    "dark_background": lambda: plt.style.context("dark_background"),
+    "ggplot": lambda: plt.style.context("ggplot"),
+    "xkcd": plt.xkcd,
+    "odd": lambda: mpl.rc_context(ODD),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_rcparams_change_nothing(style):
+    """Neither those at the figure's birth nor those while it is drawn."""
+    simulation = simulate()
+    expected = frame(FrameRenderer(), simulation)
+    born_outside = FrameRenderer()
+    frame(born_outside, simulate(gpu_memory_gb=24))
+    with STYLES[style]():
+        born_inside = FrameRenderer()
+        assert frame(born_inside, simulation) == expected
+        assert frame(born_outside, simulation) == expected
+    assert frame(born_inside, simulation) == expected
+
+
+def test_frames_are_right_while_another_thread_uses_pyplot():
+    simulations = [simulate(seq_length=length) for length in (1024, 4096, 16_384, 65_536)]
+    expected = [frame(FrameRenderer(), simulation) for simulation in simulations]
+    failures = []
+    done = threading.Event()
+
+    def draw_with_pyplot():
+        while not done.is_set():
+            with plt.style.context("dark_background"):
+                figure, axes = plt.subplots(1, 2, figsize=(3, 2))
+                axes[0].plot([1, 2, 3])
+                axes[1].set_title(r"$\beta\,s\,b\,h$ and GB per GPU 1024")
+                figure.savefig(io.BytesIO())
+                plt.close(figure)
+
+    def draw_frames(renderer):
+        for _ in range(6):
+            for simulation, png in zip(simulations, expected, strict=True):
+                if frame(renderer, simulation) != png:
+                    failures.append(simulation.config.seq_length)
+
+    shared = FrameRenderer()
+    frames = [
+        threading.Thread(target=draw_frames, args=(r,)) for r in (shared, shared, FrameRenderer())
+    ]
+    other = threading.Thread(target=draw_with_pyplot)
+    other.start()
+    for thread in frames:
+        thread.start()
+    for thread in frames:
+        thread.join()
+    done.set()
+    other.join()
+    assert failures == []
+
+
+def test_no_figure_outlives_its_renderer():
+    simulation = simulate()
+    frame(FrameRenderer(), simulation)
+    gc.collect()
+
+    def live():
+        gc.collect()
+        return sum(isinstance(thing, Figure) for thing in gc.get_objects())
+
+    before, seen = live(), weakref.WeakSet()
+    for i in range(50):
+        renderer = FrameRenderer()
+        frame(renderer, simulation, width=280, ratio=0.5)
+        seen.add(renderer)
+        renderer.close()
+        del renderer
+        if i % 10 == 0:
+            gc.collect()
+    assert live() == before
+    assert len(seen) == 0
+    assert plt.get_fignums() == []
+
+
+def test_pyplot_is_never_imported():
+    code = (
+        "import sys; from trainmem import simulate; from trainmem.frames import FrameRenderer; "
+        "FrameRenderer().render(simulate(), width=600, ratio=1, theme='dark'); "
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,143 @@
+"""The three limits: what is returned fits, and its neighbour does not."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from strategies import configs, everyday
+from trainmem import FIELDS, TrainingConfig, simulate
+from trainmem.limits import largest_that_fits, smallest_num_gpus
+from trainmem.reduced import REDUCED, Components
+
+MOST = {name: FIELDS[name].bounds[1] for name in ("num_gpus", "seq_length", "micro_batch")}
+CASES = st.one_of(everyday(), configs())
+
+
+def fits(config, **changes):
+    changed = config.replace(**changes)
+    return REDUCED.components(changed).total <= REDUCED.capacity_bytes(changed)
+
+
+@given(CASES)
+@example(TrainingConfig())
+@example(TrainingConfig(zero_stage=0))
+@example(TrainingConfig(seq_length=65_536))
+def test_minimum_gpus_is_minimal(config):
+    count = smallest_num_gpus(REDUCED, config)
+    if count is None:
+        assert not fits(config, num_gpus=MOST["num_gpus"])
+    else:
+        assert type(count) is int
+        assert fits(config, num_gpus=count)
+        assert count == 1 or not fits(config, num_gpus=count - 1)
+
+
+@given(CASES, st.sampled_from(["seq_length", "micro_batch"]))
+def test_the_largest_that_fits_is_maximal(config, name):
+    value = largest_that_fits(REDUCED, config, name)
+    if value is None:
+        assert not fits(config, **{name: 1})
+    else:
+        assert type(value) is int
+        assert fits(config, **{name: value})
+        assert value == MOST[name] or not fits(config, **{name: value + 1})
+
+
+@given(everyday())
+def test_the_limits_do_not_depend_on_what_they_replace(config):
+    assert smallest_num_gpus(REDUCED, config) == smallest_num_gpus(
+        REDUCED, config.replace(num_gpus=77)
+    )
+    for name in ("seq_length", "micro_batch"):
+        assert largest_that_fits(REDUCED, config, name) == largest_that_fits(
+            REDUCED, config.replace(**{name: 77}), name
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "sequence", "batch"),
+    [
+        ({}, 2, 29_592, 28),
+        ({"zero_stage": 2}, 3, 23_119, 22),
+        ({"zero_stage": 0}, None, None, None),
+        ({"zero_stage": 0, "gpu_memory_gb": 141}, 1, 6011, 5),
+        ({"seq_length": 65_536}, None, 29_592, 1),
+        ({"model_params_b": 0.001, "gpu_memory_gb": 1e5}, 1, MOST["seq_length"], 45_155),
+    ],
+    ids=str,
+)
+def test_known_limits(changes, gpus, sequence, batch):
+    s = simulate(**changes)
+    assert s.min_gpus_to_fit == gpus
+    assert s.longest_sequence == sequence
+    assert s.largest_micro_batch == batch
+
+
+def test_values_by_hand():
+    """Solve the reference request in rationals: 128/N + 8.858 ≤ 80 and 16 + a·s ≤ 80."""
+    per_token = Fraction(132 * 4 * 4096)  # (2·32 + 68)·b·h bytes
+    assert 128 * 10**9 / (80 * 10**9 - per_token * 4096) <= 2
+    assert (64 * 10**9) // per_token == simulate().longest_sequence
+    per_sequence = Fraction(132 * 4096 * 4096)
+    assert (64 * 10**9) // per_sequence == simulate().largest_micro_batch
+
+
+class Counting:
+    """A memory model that counts how often it is asked, and is affine in nothing."""
+
+    description = "a staircase"
+
+    def __init__(self):
+        self.calls = 0
+
+    def components(self, config, **axes):
+        self.calls += 1
+        gpus = axes.get("num_gpus", config.num_gpus)
+        tokens = axes.get("seq_length", config.seq_length)
+        blocks = -(-tokens // 256)  # memory comes in blocks, and with the square of the length
+        return Components(1e12 / gpus**0.5, 0.0, 0.0, 1e3 * blocks**2)
+
+    def capacity_bytes(self, config):
+        return config.gpu_memory_gb * 1e9
+
+    def bytes_per_param(self, config):
+        return 16.0
+
+
+@pytest.mark.parametrize("capacity", [2, 5, 80, 300, 2000])
+def test_limits_hold_for_models_that_are_not_affine(capacity):
+    model = Counting()
+    config = TrainingConfig(gpu_memory_gb=capacity)
+
+    def holds(**axes):
+        return model.components(config, **axes).total <= capacity * 1e9
+
+    count = smallest_num_gpus(model, config)
+    assert holds(num_gpus=count)
+    assert count == 1 or not holds(num_gpus=count - 1)
+    config = config.replace(num_gpus=1_000_000)
+    length = largest_that_fits(model, config, "seq_length")
+    assert holds(seq_length=length, num_gpus=1_000_000)
+    assert not holds(seq_length=length + 1, num_gpus=1_000_000)
+
+
+@given(everyday())
+def test_no_limit_is_found_by_a_scan(config):
+    calls = 0
+
+    class Counted:
+        def components(self, config, **axes):
+            nonlocal calls
+            calls += 1
+            return REDUCED.components(config, **axes)
+
+        capacity_bytes = staticmethod(REDUCED.capacity_bytes)
+
+    smallest_num_gpus(Counted(), config)
+    largest_that_fits(Counted(), config, "seq_length")
+    largest_that_fits(Counted(), config, "micro_batch")
+    assert calls <= 3 * 6  # two ends, three near the guess; the model is affine, so few more

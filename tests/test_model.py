@@ -1,0 +1,404 @@
+"""`TrainingMemory`: inputs, outputs and errors as traits, without a browser."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import traitlets
+
+import trainmem.model
+from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig
+from trainmem.model import TrainingMemory
+from trainmem.simulation import OUTPUT_NAMES, simulate
+
+BEYOND = ("headroom_gb", "longest_sequence", "largest_micro_batch", "min_gpus_reason")
+OUTPUTS = [name for name in OUTPUT_NAMES if name != "zero_stage"] + list(BEYOND)
+OTHER = {
+    "model_params_b": 70.6,
+    "num_gpus": 64,
+    "gpu_memory_gb": 141.0,
+    "micro_batch": 2,
+    "seq_length": 8192,
+    "num_layers": 80,
+    "hidden_dim": 8192,
+    "precision_bits": 32.0,
+    "zero_stage": 1,
+    "grad_ckpt": 0,
+}
+BAD = [
+    ("num_gpus", 0),
+    ("num_gpus", 2.5),
+    ("num_gpus", "64"),
+    ("num_gpus", True),
+    ("num_gpus", None),
+    ("model_params_b", float("nan")),
+    ("model_params_b", float("inf")),
+    ("model_params_b", -1),
+    ("gpu_memory_gb", 1e9),
+    ("seq_length", 10**400),
+    ("zero_stage", 4),
+    ("precision_bits", 12),
+    ("grad_ckpt", 2),
+    ("hidden_dim", [4096]),
+    ("gpu", "no such card"),
+    ("gpu", 5),
+    ("gpu", None),
+]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[TrainingConfig]:
+    """Record every simulation that the model computes."""
+    made: list[TrainingConfig] = []
+
+    def counted(config: TrainingConfig, **options: object) -> object:
+        made.append(config)
+        return simulate(config, **options)
+
+    monkeypatch.setattr(trainmem.model, "simulate", counted)
+    return made
+
+
+def heard(memory: traitlets.HasTraits, names: object = traitlets.All) -> list[tuple[str, object]]:
+    """Record changes as they are announced."""
+    log: list[tuple[str, object]] = []
+    memory.observe(lambda change: log.append((change["name"], change["new"])), names)
+    return log
+
+
+def state(memory: TrainingMemory) -> dict[str, object]:
+    return {name: getattr(memory, name) for name in [*FIELDS, "gpu", *OUTPUTS, "simulation"]}
+
+
+def consistent(memory: TrainingMemory) -> None:
+    """Check that every output belongs to the inputs."""
+    answer = simulate(memory.config)
+    assert memory.simulation.config == memory.config
+    for name in OUTPUTS:
+        assert getattr(memory, name) == getattr(answer, name), name
+    card = {gpu.label: gpu.nominal_gb for gpu in GPUS}
+    assert memory.gpu == "" or card[memory.gpu] == memory.gpu_memory_gb
+
+
+# -- starting
+
+
+def test_starts_at_the_reference_request() -> None:
+    memory = TrainingMemory()
+    assert memory.config == TrainingConfig()
+    assert memory.gpu == PRESETS[0].gpu
+    assert memory.error == ""
+    consistent(memory)
+
+
+def test_every_input_is_a_keyword_beside_a_config() -> None:
+    memory = TrainingMemory(TrainingConfig(num_gpus=2), **OTHER)
+    assert memory.config == TrainingConfig(**OTHER)
+    assert TrainingMemory(TrainingConfig(num_gpus=2), seq_length=512).num_gpus == 2
+    consistent(memory)
+
+
+def test_unknown_keywords_and_other_configs_are_type_errors() -> None:
+    with pytest.raises(TypeError, match=r"TrainingMemory\(\).*'num_gpu'.*did you mean num_gpus"):
+        TrainingMemory(num_gpu=8)
+    with pytest.raises(TypeError, match="'fits'"):
+        TrainingMemory(fits=True)
+    with pytest.raises(TypeError, match="must be a TrainingConfig, not dict"):
+        TrainingMemory({"num_gpus": 8})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_the_constructor_refuses_bad_values(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: .* is not allowed; must be "):
+        TrainingMemory(**{name: value})
+
+
+def test_a_card_brings_its_memory_unless_a_size_is_given() -> None:
+    assert TrainingMemory(gpu="H200 · 141 GB").gpu_memory_gb == 141.0
+    typed = TrainingMemory(gpu="H200 · 141 GB", gpu_memory_gb=100)
+    assert (typed.gpu, typed.gpu_memory_gb) == ("", 100.0)
+    both = TrainingMemory(gpu="H200 · 141 GB", gpu_memory_gb=141)
+    assert (both.gpu, both.gpu_memory_gb) == ("H200 · 141 GB", 141.0)
+
+
+# -- inputs and outputs
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_input_is_observed_and_computes_once(name: str, calls: list[TrainingConfig]) -> None:
+    memory = TrainingMemory()
+    log = heard(memory, name)
+    del calls[:]
+    setattr(memory, name, OTHER[name])
+    assert log == [(name, OTHER[name])]
+    assert len(calls) == 1
+    assert getattr(memory.config, name) == OTHER[name]
+    consistent(memory)
+    setattr(memory, name, OTHER[name])
+    assert len(calls) == 1  # nothing has changed
+
+
+def test_each_output_is_observed() -> None:
+    memory = TrainingMemory()
+    log = heard(memory)
+    memory.update(**OTHER)
+    memory.update(**TrainingConfig(zero_stage=0, gpu_memory_gb=8, precision_bits=8).to_dict())
+    assert {name for name, _ in log} >= {*OUTPUTS, *FIELDS, "gpu", "simulation"}
+    consistent(memory)
+
+
+def test_observers_see_one_state() -> None:
+    memory = TrainingMemory()
+    seen = []
+
+    def look(_change: object) -> None:
+        consistent(memory)
+        seen.append(memory.num_gpus)
+
+    memory.observe(look)
+    memory.update(num_gpus=64, seq_length=8192)
+    memory.zero_stage = 1
+    assert set(seen) == {64}
+
+
+def test_update_changes_all_at_once_and_computes_once(calls: list[TrainingConfig]) -> None:
+    memory = TrainingMemory()
+    log = heard(memory)
+    del calls[:]
+    memory.update(**OTHER)
+    assert calls == [TrainingConfig(**OTHER)]
+    assert len([name for name, _ in log if name == "simulation"]) == 1
+    assert len({name for name, _ in log}) == len(log)  # each trait once
+    consistent(memory)
+
+
+def test_update_is_all_or_nothing() -> None:
+    memory = TrainingMemory()
+    before = state(memory)
+    log = heard(memory)
+    for changes in (
+        {"num_gpus": 64, "zero_stage": 4},
+        {"num_gpus": 64, "nonsense": 1},
+        {"num_gpus": 64, "gpu": "nonsense"},
+        {"self": 1},
+        {"config": 1},
+    ):
+        with pytest.raises(ConfigError):
+            memory.update(**changes)
+        assert state(memory) == before
+    assert {name for name, _ in log} == {"error"}
+
+
+def test_integral_and_numpy_numbers_become_plain_ones() -> None:
+    memory = TrainingMemory()
+    memory.num_gpus = np.float32(16)
+    memory.grad_ckpt = False
+    memory.model_params_b = np.int64(70)
+    assert [type(v) for v in (memory.num_gpus, memory.grad_ckpt)] == [int, int]
+    assert type(memory.model_params_b) is float
+    assert (memory.num_gpus, memory.grad_ckpt, memory.model_params_b) == (16, 0, 70.0)
+
+
+@pytest.mark.parametrize("name", [*OUTPUTS, "simulation", "error"])
+def test_outputs_are_read_only(name: str) -> None:
+    memory = TrainingMemory()
+    with pytest.raises(traitlets.TraitError, match="read-only"):
+        setattr(memory, name, getattr(memory, name))
+
+
+def test_help_and_kind_of_every_trait() -> None:
+    for name, trait in TrainingMemory.class_traits().items():
+        assert trait.help, name
+        if name not in ("simulation",):
+            assert trait.metadata["sync"], name
+        if name in OUTPUTS:
+            assert trait.metadata["kind"] == "output"
+            assert trait.read_only
+        elif name in FIELDS:
+            assert trait.metadata["kind"] == "input"
+
+
+# -- refusing
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_bad_value_raises_shows_and_leaves_the_last_state(name: str, value: object) -> None:
+    memory = TrainingMemory(num_gpus=16)
+    before = state(memory)
+    with pytest.raises(ConfigError) as refused:
+        setattr(memory, name, value)
+    assert memory.error == str(refused.value)
+    assert memory.error.startswith(f"{name}: ")
+    assert state(memory) == before
+    memory.num_gpus = 32
+    assert memory.error == ""
+    consistent(memory)
+
+
+def test_setting_the_present_value_clears_the_error() -> None:
+    memory = TrainingMemory()
+    for again in (lambda: setattr(memory, "num_gpus", 8), lambda: memory.update(num_gpus=8)):
+        with suppress(ConfigError):
+            memory.num_gpus = 0
+        assert memory.error
+        again()
+        assert memory.error == ""
+
+
+# -- cards
+
+
+def test_a_card_and_a_size_follow_each_other() -> None:
+    memory = TrainingMemory()
+    memory.gpu = "H200 · 141 GB"
+    assert memory.gpu_memory_gb == 141.0
+    memory.gpu_memory_gb = 100
+    assert memory.gpu == ""
+    memory.gpu = "T4 · 16 GB"
+    assert memory.gpu_memory_gb == 16.0
+    memory.gpu = ""  # a size to be typed; until then the same
+    assert memory.gpu_memory_gb == 16.0
+    memory.num_gpus = 9
+    assert memory.gpu == ""
+    memory.update(gpu="H200 · 141 GB", gpu_memory_gb=99)
+    assert (memory.gpu, memory.gpu_memory_gb) == ("", 99.0)
+    consistent(memory)
+
+
+# -- traitlets' own tools
+
+
+def test_held_notifications_lose_nothing_and_compute_once(calls: list[TrainingConfig]) -> None:
+    memory = TrainingMemory()
+    del calls[:]
+    with memory.hold_trait_notifications():
+        memory.gpu = "H200 · 141 GB"
+        memory.num_gpus = 64
+        memory.seq_length = 8192
+    assert (memory.num_gpus, memory.seq_length, memory.gpu_memory_gb) == (64, 8192, 141.0)
+    assert len(calls) == 1
+    consistent(memory)
+    with memory.hold_trait_notifications():
+        memory.num_gpus = 128
+        memory.update(zero_stage=1)
+        memory.gpu_memory_gb = 50
+    assert (memory.num_gpus, memory.zero_stage, memory.gpu) == (128, 1, "")
+    consistent(memory)
+
+
+def test_a_bad_value_while_held_keeps_the_good_ones() -> None:
+    memory = TrainingMemory()
+    with memory.hold_trait_notifications():
+        memory.num_gpus = 64
+        with pytest.raises(ConfigError):
+            memory.zero_stage = 4
+    assert (memory.num_gpus, memory.zero_stage) == (64, 3)
+    consistent(memory)
+
+
+def test_links_keep_two_models_in_step() -> None:
+    one, two = TrainingMemory(), TrainingMemory()
+    links = [traitlets.link((one, name), (two, name)) for name in [*FIELDS, "gpu"]]
+    one.update(**OTHER)
+    assert two.config == one.config
+    two.gpu = "T4 · 16 GB"
+    assert (one.gpu, one.gpu_memory_gb) == ("T4 · 16 GB", 16.0)
+    consistent(one)
+    consistent(two)
+    for each in links:
+        each.unlink()
+    one.num_gpus = 5
+    assert two.num_gpus == 64
+
+    class Dial(traitlets.HasTraits):
+        turns = traitlets.Int(4)
+        shown = traitlets.Float()
+
+    dial = Dial()
+    traitlets.link((dial, "turns"), (one, "num_gpus"))
+    traitlets.dlink((one, "per_gpu_total_gb"), (dial, "shown"))
+    assert one.num_gpus == 4
+    dial.turns = 32
+    assert one.num_gpus == 32
+    assert dial.shown == one.per_gpu_total_gb
+
+
+def test_an_observer_may_change_another_input() -> None:
+    memory = TrainingMemory()
+
+    def at_least_eight(change: dict[str, int]) -> None:
+        if change["new"] < 8:
+            memory.num_gpus = 8
+
+    memory.observe(at_least_eight, "num_gpus")
+    memory.update(num_gpus=2, seq_length=1024)
+    assert (memory.num_gpus, memory.seq_length) == (8, 1024)
+    consistent(memory)
+
+
+def test_an_observer_that_raises_leaves_a_consistent_state() -> None:
+    memory = TrainingMemory()
+
+    def fail(_change: object) -> None:
+        raise RuntimeError("mine")
+
+    memory.observe(fail, "num_gpus")
+    with pytest.raises(RuntimeError, match="mine"):
+        memory.num_gpus = 64
+    assert memory.num_gpus == 64
+    consistent(memory)
+
+
+def test_threads_lose_no_change() -> None:
+    memory = TrainingMemory()
+    start = threading.Barrier(3)
+    failures: list[BaseException] = []
+
+    def drive(name: str, values: range) -> None:
+        try:
+            start.wait()
+            for value in values:
+                setattr(memory, name, value)
+                assert getattr(memory, name) == value  # nobody else sets it
+        except BaseException as error:
+            failures.append(error)
+
+    jobs = [
+        ("num_gpus", range(1, 150)),
+        ("seq_length", range(100, 250)),
+        ("micro_batch", range(1, 150)),
+    ]
+    threads = [threading.Thread(target=drive, args=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert (memory.num_gpus, memory.seq_length, memory.micro_batch) == (149, 249, 149)
+    consistent(memory)
+
+
+# -- in words
+
+
+def test_repr_is_one_line_with_what_differs() -> None:
+    assert repr(TrainingMemory()) == "<TrainingMemory 24.9 / 80 GB fits>"
+    text = repr(TrainingMemory(**OTHER))
+    assert "\n" not in text
+    assert "does not fit: model_params_b=70.6, num_gpus=64" in text
+
+
+def test_works_without_browser_libraries() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from trainmem.model import TrainingMemory; m = TrainingMemory();"
+        "m.num_gpus = 64; assert m.fits; heavy = {'anywidget', 'ipywidgets', 'matplotlib'};"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

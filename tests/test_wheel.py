@@ -1,0 +1,156 @@
+"""The built wheel: what is in it, and that it works alone in a clean environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from email import message_from_string
+
+import pytest
+
+import trainmem
+
+RUNTIME = {"anywidget", "ipywidgets", "matplotlib", "numpy", "traitlets"}
+EXTRAS = {"remote", "server", "lab", "test", "course", "benchmark", "trace", "dev"}
+
+
+def call(*command, **options):
+    """Run a command; its output is shown where it fails."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(root, tmp_path_factory):
+    """Build the source archive, and the wheel from that: a file missing there is missed here."""
+    folder = tmp_path_factory.mktemp("dist")
+    call(sys.executable, "-m", "build", "--outdir", folder, root)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    """The wheel, as a path."""
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(wheel):
+    """The files in the wheel, by name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def metadata(files):
+    """The wheel's metadata."""
+    (text,) = (data for name, data in files.items() if name.endswith(".dist-info/METADATA"))
+    return message_from_string(text.decode())
+
+
+def test_the_front_end_is_inside_as_written(files, root):
+    for name in ("widget.js", "widget.css"):
+        assert files[f"trainmem/static/{name}"] == (root / "js" / name).read_bytes()
+    assert sum(len(data) for name, data in files.items() if "/static/" in name) < 40_000
+
+
+def test_every_module_is_inside_and_nothing_else(files, root):
+    source = root / "src"
+    modules = {str(path.relative_to(source)) for path in source.rglob("*.py")}
+    inside = {name for name in files if ".dist-info/" not in name}
+    data = {"trainmem/py.typed", "trainmem/static/widget.js", "trainmem/static/widget.css"}
+    assert modules | data <= inside
+    for name in inside - modules - data:  # what modules read, such as tables of measurements
+        assert name.startswith("trainmem/")
+        assert name.endswith(".json")
+
+
+def test_license_and_metadata(files, metadata):
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files)
+    assert metadata["Name"] == "trainmem"
+    assert metadata["Version"] == trainmem.__version__
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    classifiers = metadata.get_all("Classifier")
+    assert "Framework :: Jupyter" in classifiers
+    assert "Framework :: Jupyter :: JupyterLab" in classifiers
+    assert "Typing :: Typed" in classifiers
+
+
+def test_five_runtime_dependencies_and_the_extras(metadata):
+    required = metadata.get_all("Requires-Dist")
+    plain = [line for line in required if "extra ==" not in line]
+    assert {line.split(">")[0] for line in plain} == RUNTIME
+    assert set(metadata.get_all("Provides-Extra")) == EXTRAS
+
+
+def test_it_is_small(wheel):
+    assert wheel.stat().st_size < 300_000
+
+
+SCRIPT = """
+import json, sys
+import trainmem
+before = sorted({m.split(".")[0] for m in sys.modules} & {"numpy", "matplotlib", "anywidget"})
+widget = trainmem.TrainingMemoryWidget(num_gpus=64)
+print(json.dumps({
+    "file": trainmem.__file__,
+    "before": before,
+    "esm": widget._esm,
+    "css": widget._css,
+    "total": widget.per_gpu_total_gb,
+    "picture": widget._repr_mimebundle_()[0]["image/png"][:8],
+    "extras": [m for m in ("httpx", "fastapi", "jupyterlab", "pytest") if m in sys.modules],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """The Python of an environment with the wheel, its dependencies and nothing else."""
+    folder = tmp_path_factory.mktemp("clean") / "venv"
+    call(sys.executable, "-m", "venv", folder)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    call(python, "-m", "pip", "install", "-q", wheel)
+    return python
+
+
+def test_it_works_alone(python, root, tmp_path):
+    call(python, "-m", "pip", "check")
+    found = json.loads(call(python, "-c", SCRIPT, cwd=tmp_path).splitlines()[-1])
+    assert str(root) not in found["file"]
+    assert found["before"] == []
+    assert found["extras"] == []
+    assert found["esm"] == (root / "js" / "widget.js").read_text(encoding="utf-8")
+    assert found["css"] == (root / "js" / "widget.css").read_text(encoding="utf-8")
+    assert found["total"] == 10.858
+    assert found["picture"] == "iVBORw0K"
+
+
+def test_the_command_line_works_alone(python, tmp_path):
+    answer = json.loads(call(python, "-m", "trainmem", "simulate", "--json", cwd=tmp_path))
+    assert answer["outputs"]["per_gpu_total_gb"] == 24.858
+    call(python, "-m", "trainmem", "plot", "-o", "memory.png", cwd=tmp_path)
+    assert (tmp_path / "memory.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("module", "extra"), [("remote", "remote"), ("server", "server")])
+def test_a_missing_extra_names_the_pip_command(python, tmp_path, module, extra):
+    code = f"try: import trainmem.{module}\nexcept ImportError as error: print(error)"
+    assert f"pip install 'trainmem[{extra}]'" in call(python, "-c", code, cwd=tmp_path)
