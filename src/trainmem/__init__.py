@@ -10,16 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
     from trainmem import check as check
-=======
     from trainmem.answer import BadAnswer as BadAnswer
     from trainmem.answer import CannotConnect as CannotConnect
     from trainmem.answer import Comparison as Comparison
     from trainmem.answer import Refused as Refused
     from trainmem.answer import RemoteError as RemoteError
     from trainmem.answer import TimedOut as TimedOut
->>>>>>> main
     from trainmem.config import FIELDS as FIELDS
     from trainmem.config import GPUS as GPUS
     from trainmem.config import PRESETS as PRESETS
