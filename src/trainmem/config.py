@@ -75,7 +75,9 @@ def write_gb(gb: float) -> str:
         return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
     if abs(gb) >= 999.95:
         return grouped(round(gb))
-    return f"{gb:.1f}" if abs(gb) >= 0.05 or gb == 0 else f"{gb:.2g}"
+    if abs(gb) >= 0.05 or gb == 0:
+        return f"{gb:.1f}"
+    return f"{gb:.2g}" if abs(gb) >= 0.001 else "<0.001"
 
 
 SUPERSCRIPTS: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
