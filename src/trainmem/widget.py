@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
+from ipywidgets import Layout
 from traitlets import Bytes, Dict, Int, TraitError, Unicode, observe
 
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
@@ -38,6 +39,9 @@ CLIENT_SECONDS: Final = 60.0
 """A front end not heard of for so long is gone: it says hello every ten seconds while seen."""
 
 MAX_UNDO: Final = 100
+
+FILL: Final = {"flex": "1 1 auto", "min_width": "0"}
+"""Layout that shares the room of an ``HBox``, and takes all of it alone."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
         layout = inputs.pop("layout", None)
+        self._own_layout = not isinstance(layout, Layout)
+        self.layout = FILL if layout is None else layout
         self._renderer = FrameRenderer()
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
@@ -118,8 +124,6 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._tables = tables()
         super().__init__(config, **inputs)
         self._start = (self.config, self.gpu)
-        if layout is not None:
-            self.layout = layout
         self.on_msg(_handle_message)
 
     def figure(self, theme: str = "light") -> Figure:
@@ -132,6 +136,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             self._renderer.close()
             self._clients.clear()
             super().close()
+            if self._own_layout:
+                self.layout.close()  # a widget of its own, which ipywidgets would keep
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the live view, and the picture for viewers that can't run it."""
