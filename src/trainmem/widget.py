@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
-from ipywidgets import Layout
-from traitlets import Bytes, Dict, Int, TraitError, Unicode, observe
+from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.figure import describe, plot
@@ -109,8 +108,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
         layout = inputs.pop("layout", None)
-        self._own_layout = not isinstance(layout, Layout)
-        self.layout = FILL if layout is None else layout
+        self._own_layout = not isinstance(layout, HasTraits)
+        self.set_trait("layout", FILL if layout is None else layout)
         self._renderer = FrameRenderer()
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
