@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
-from traitlets import Bytes, Dict, Int, TraitError, Unicode, observe
+from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.asking import Asking, Server
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
@@ -39,6 +39,9 @@ CLIENT_SECONDS: Final = 60.0
 """A front end not heard of for so long is gone: it says hello every ten seconds while seen."""
 
 MAX_UNDO: Final = 100
+
+FILL: Final = {"flex": "1 1 auto", "min_width": "0"}
+"""Layout that shares the room of an ``HBox``, and takes all of it alone."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     ) -> None:
         layout = inputs.pop("layout", None)
         self._asking: Asking | None = None
+        self._own_layout = not isinstance(layout, HasTraits)
+        self.set_trait("layout", FILL if layout is None else layout)
         self._renderer = FrameRenderer()
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
@@ -125,8 +130,6 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._tables = tables()
         super().__init__(config, **inputs)
         self._start = (self.config, self.gpu)
-        if layout is not None:
-            self.layout = layout
         if remote is not None:
             self._asking = Asking(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
@@ -143,6 +146,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             self._renderer.close()
             self._clients.clear()
             super().close()
+            if self._own_layout:
+                self.layout.close()  # a widget of its own, which ipywidgets would keep
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the live view, and the picture for viewers that can't run it."""
