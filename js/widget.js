@@ -50,6 +50,7 @@ function connect(model, signal) {
   let heard = 0; // when Python last answered
   let byTrait = false;
   let closed = false;
+  let hadKernel = false; // whether the host has shown one
   /** @type {Record<string, unknown>[]} */
   let outbox = [];
   /** @type {Status} */
@@ -116,7 +117,9 @@ function connect(model, signal) {
 
   function kernelGone() {
     const { status: state, connectionStatus } = kernel() ?? {};
+    hadKernel ||= Boolean(kernel());
     return (
+      (hadKernel && !kernel()) || // shut down
       ["dead", "restarting", "autorestarting", "terminating"].includes(state) ||
       (connectionStatus !== undefined && connectionStatus !== "connected") ||
       [...views].some((view) => view.gone())
@@ -535,6 +538,8 @@ function show(model, el, link) {
   const root = make("div", { class: "trainmem" }, head,
     make("div", { class: "tm-body" }, groups, result), foot);
   el.append(root);
+  el.style.flexGrow ||= "1"; // in an HBox it takes what room there is
+  el.style.minWidth ||= "0";
   // What was held back while a control was in use.
   for (const end of ["pointerup", "keyup", "focusout"]) root.addEventListener(end, paint);
 

@@ -107,6 +107,7 @@ def test_axis_stays_still_while_a_slider_moves():
     ("write", "value", "words"),
     [
         (write_gb, 55.14, "55.1"), (write_gb, 0.0, "0.0"), (write_gb, 0.0156, "0.016"),
+        (write_gb, 1e-12, "<0.001"),
         (write_gb, 999.9, "999.9"), (write_gb, 16_200, "16 200"), (write_gb, 7.83e14, "7.8×10¹⁴"),
         (write_capacity, 80.0, "80"), (write_capacity, 84.93, "84.9"), (write_capacity, 0.1, "0.1"),
         (write_tick, 120.0, "120"), (write_tick, 0.1 + 0.2, "0.3"), (write_tick, 150_000, "150k"),

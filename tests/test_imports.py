@@ -32,6 +32,8 @@ HOUSE = {
     "answer": "numpy",
     "remote": "httpx",
     "server": "fastapi uvicorn starlette",
+    "check": "",
+    "course": "",
     "__main__": "",
 }
 ORDER = list(HOUSE)

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainmem import check as check
     from trainmem.answer import BadAnswer as BadAnswer
     from trainmem.answer import CannotConnect as CannotConnect
     from trainmem.answer import Comparison as Comparison
@@ -50,6 +51,7 @@ _HOME = {
     "TrainingConfig": "config",
     "TrainingMemory": "model",
     "TrainingMemoryWidget": "widget",
+    "check": "check",
     "preset": "config",
     "simulate": "simulation",
 }
@@ -61,7 +63,8 @@ def __getattr__(name: str) -> Any:
     """Load the module that holds `name`, on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    value = module if name == _HOME[name] else getattr(module, name)  # `check` is the module
     globals()[name] = value
     return value
 

@@ -70,12 +70,14 @@ def grouped(value: Number) -> str:
 
 def write_gb(gb: float) -> str:
     """Write GB, or a percentage, for people: ``55.1``, ``0.02``, ``1262``, ``7.8×10¹⁴``."""
-    if abs(gb) >= 1e7:
+    if abs(gb) >= 1e6:
         mantissa, _, exponent = f"{gb:.1e}".partition("e")
         return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
     if abs(gb) >= 999.95:
         return grouped(round(gb))
-    return f"{gb:.1f}" if abs(gb) >= 0.05 or gb == 0 else f"{gb:.2g}"
+    if abs(gb) >= 0.05 or gb == 0:
+        return f"{gb:.1f}"
+    return f"{gb:.2g}" if abs(gb) >= 0.001 else "<0.001"
 
 
 SUPERSCRIPTS: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

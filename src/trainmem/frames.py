@@ -197,7 +197,7 @@ def encode_png(canvas: Any, theme: str) -> bytes:
     indices = image.quantize(palette=_cells(theme), dither=Image.Dither.NONE)
     rows = np.zeros((height, 1 + width), np.uint8)  # each row starts with its filter: none
     rows[:, 1:] = np.asarray(indices)
-    runs = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_RLE)
+    runs = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, 5, zlib.Z_RLE)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         (
             _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),

@@ -1,0 +1,403 @@
+"""Geometry of a transformer: what its tensors measure, and how many parameters it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+#: One parameter tensor: (dimension 0, the other dimensions), in one-letter dimensions.
+Parameter = tuple[str, str]
+
+#: The one-letter dimensions from which every tensor's size is a product.
+DIMENSIONS = {
+    "b": "micro batch, sequences",
+    "s": "sequence length, tokens",
+    "h": "hidden size",
+    "a": "attention heads",
+    "g": "key/value heads",
+    "d": "head size",
+    "q": "query width, heads × head size",
+    "k": "key (and value) width, key/value heads × head size",
+    "w": "fused query, key and value width, q + 2k",
+    "f": "FFN size",
+    "V": "vocabulary size",
+    "p": "learned positions",
+}
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
+
+#: A config.json larger than this is not one (real ones are a few kB).
+MAX_CONFIG_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A dense decoder-only transformer as Hugging Face transformers builds it.
+
+    Attributes
+    ----------
+    name
+        What to call it.
+    family
+        `llama`, `mistral`, `qwen2`, `qwen3` or `gpt2`: which code runs, hence which tensors exist.
+    num_layers, hidden_dim, num_heads, num_kv_heads, head_dim, ffn_dim, vocab_size
+        The usual sizes, in elements.
+    tie_embeddings
+        Whether the head is the embedding.
+    max_positions
+        Longest sequence; for GPT-2 also the rows of its position table.
+    sliding_window
+        Attention window in tokens, or None for full attention.
+    source
+        Where the numbers come from.
+
+    Raises
+    ------
+    ValueError
+        For an unknown family, a size that is not a positive integer, or heads that do not divide.
+    """
+
+    name: str
+    family: str
+    num_layers: int
+    hidden_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_dim: int
+    vocab_size: int
+    tie_embeddings: bool = False
+    max_positions: int = 131072
+    sliding_window: int | None = None
+    source: str = "given by hand"
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {self.family!r}")
+        for field, limit in _LIMITS.items():
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
+                raise ValueError(f"{field} must be an integer from 1 to {limit}, got {value!r}")
+        if not isinstance(self.tie_embeddings, bool):
+            raise ValueError(f"tie_embeddings must be True or False, got {self.tie_embeddings!r}")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads must divide num_heads = {self.num_heads}, got {self.num_kv_heads}"
+            )
+        if self.family == "gpt2" and (
+            self.num_kv_heads != self.num_heads or self.num_heads * self.head_dim != self.hidden_dim
+        ):
+            raise ValueError(
+                "gpt2 needs num_kv_heads = num_heads and num_heads × head_dim = hidden_dim"
+            )
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The sizes by their one-letter names (see `DIMENSIONS`)."""
+        q, k = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return {
+            "h": self.hidden_dim,
+            "a": self.num_heads,
+            "g": self.num_kv_heads,
+            "d": self.head_dim,
+            "q": q,
+            "k": k,
+            "w": q + 2 * k,
+            "f": self.ffn_dim,
+            "V": self.vocab_size,
+            "p": self.max_positions,
+        }
+
+    @property
+    def layer_parameters(self) -> dict[str, Parameter]:
+        """Parameter tensors of one layer, in the model's order."""
+        if self.family == "gpt2":
+            return _GPT2_LAYER
+        bias = {"q.bias": ("q", ""), "k.bias": ("k", ""), "v.bias": ("k", "")}
+        norms = {"q_norm": ("d", ""), "k_norm": ("d", "")}
+        table = {
+            "q.weight": ("q", "h"),
+            "k.weight": ("k", "h"),
+            "v.weight": ("k", "h"),
+            **(bias if self.family == "qwen2" else {}),
+            "o.weight": ("h", "q"),
+            **(norms if self.family == "qwen3" else {}),
+            "gate.weight": ("f", "h"),
+            "up.weight": ("f", "h"),
+            "down.weight": ("h", "f"),
+            "norm1": ("h", ""),
+            "norm2": ("h", ""),
+        }
+        return table
+
+    @property
+    def root_parameters(self) -> dict[str, Parameter]:
+        """Parameter tensors outside the layers, in the model's order."""
+        head = {} if self.tie_embeddings else {"head.weight": ("V", "h")}
+        if self.family == "gpt2":
+            norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
+            return {"embed": ("V", "h"), "position": ("p", "h"), **norm, **head}
+        return {"embed": ("V", "h"), "norm": ("h", ""), **head}
+
+    @property
+    def layer_params(self) -> int:
+        """Parameters of one layer."""
+        return self._count(self.layer_parameters)
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of the whole model, tied ones counted once (as transformers counts)."""
+        return self.num_layers * self.layer_params + self._count(self.root_parameters)
+
+    def _count(self, table: Mapping[str, Parameter]) -> int:
+        dims, total = self.dims, 0
+        for rows, cols in table.values():
+            n = 1
+            for letter in rows + cols:
+                n *= dims[letter]
+            total += n
+        return total
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any] | str | PathLike[str], name: str | None = None
+    ) -> Architecture:
+        """Read a Hugging Face `config.json`.
+
+        Parameters
+        ----------
+        config
+            The path of the file, or its contents as a mapping.
+        name
+            What to call the model; by default what the file says.
+
+        Raises
+        ------
+        ValueError
+            Naming the field that is missing or wrong, or `model_type` for a family not covered.
+        OSError
+            If the file cannot be read.
+        """
+        if isinstance(config, Mapping):
+            return _from_mapping(config, name or "config", "config given as a mapping")
+        path = Path(config)
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+        if len(data) > MAX_CONFIG_BYTES:
+            raise ValueError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes: not a config.json")
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not valid JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} must hold one JSON object, got {type(content).__name__}")
+        return _from_mapping(content, name or path.parent.name or path.stem, str(path))
+
+
+_LIMITS = {
+    "num_layers": 10_000,
+    "hidden_dim": 2**20,
+    "num_heads": 2**16,
+    "num_kv_heads": 2**16,
+    "head_dim": 2**16,
+    "ffn_dim": 2**24,
+    "vocab_size": 2**24,
+    "max_positions": 2**28,
+}
+
+_GPT2_LAYER: dict[str, Parameter] = {
+    "norm1.weight": ("h", ""),
+    "norm1.bias": ("h", ""),
+    "qkv.weight": ("h", "w"),
+    "qkv.bias": ("w", ""),
+    "o.weight": ("h", "h"),
+    "o.bias": ("h", ""),
+    "norm2.weight": ("h", ""),
+    "norm2.bias": ("h", ""),
+    "up.weight": ("h", "f"),
+    "up.bias": ("f", ""),
+    "down.weight": ("f", "h"),
+    "down.bias": ("h", ""),
+}
+
+
+def _from_mapping(config: Mapping[str, Any], name: str, source: str) -> Architecture:
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise ValueError(
+            f"model_type {family!r} is not covered (covered: {', '.join(FAMILIES)})"
+            if family is not None
+            else f"model_type is missing (covered: {', '.join(FAMILIES)})"
+        )
+
+    def integer(*keys: str, default: int | None = None) -> int:
+        for key in keys:
+            value = config.get(key)
+            if value is not None:
+                if isinstance(value, bool) or not isinstance(value, int):
+                    raise ValueError(f"{key} must be an integer, got {value!r}")
+                return value
+        if default is None:
+            raise ValueError(f"{keys[0]} is missing from the configuration")
+        return default
+
+    def flag(key: str, default: bool) -> bool:
+        value = config.get(key, default)
+        if not isinstance(value, bool):
+            raise ValueError(f"{key} must be true or false, got {value!r}")
+        return value
+
+    def expect(key: str, *allowed: Any) -> None:
+        value = config.get(key, allowed[0])
+        if value not in allowed:
+            choices = " or ".join(map(repr, allowed))
+            raise ValueError(f"{key} {value!r} is not covered for {family} (only {choices})")
+
+    hidden = integer("n_embd", "hidden_size") if family == "gpt2" else integer("hidden_size")
+    if family == "gpt2":
+        expect("activation_function", "gelu_new")
+        expect("add_cross_attention", False)
+        expect("reorder_and_upcast_attn", False)
+        heads = integer("n_head", "num_attention_heads")
+        return Architecture(
+            name=name,
+            family=family,
+            num_layers=integer("n_layer", "num_hidden_layers"),
+            hidden_dim=hidden,
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_dim=hidden // max(heads, 1),
+            ffn_dim=integer("n_inner", default=4 * hidden),
+            vocab_size=integer("vocab_size"),
+            tie_embeddings=flag("tie_word_embeddings", True),
+            max_positions=integer("n_positions", "max_position_embeddings", default=1024),
+            source=source,
+        )
+    expect("hidden_act", "silu")
+    expect("mlp_bias", False)
+    if family != "qwen2":
+        expect("attention_bias", False)
+    if config.get("quantization_config") is not None:
+        raise ValueError("quantization_config is not covered: only unquantised weights are")
+    heads = integer("num_attention_heads")
+    kv_heads = integer("num_key_value_heads", default=8 if family == "mistral" else heads)
+    window = config.get("sliding_window")
+    if family in ("qwen2", "qwen3"):
+        window = window if flag("use_sliding_window", False) else None
+    if family == "llama":
+        window = None
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
+        raise ValueError(f"sliding_window must be an integer or null, got {window!r}")
+    head_dim = integer("head_dim", default=128 if family == "qwen3" else hidden // max(heads, 1))
+    return Architecture(
+        name=name,
+        family=family,
+        num_layers=integer("num_hidden_layers"),
+        hidden_dim=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn_dim=integer("intermediate_size"),
+        vocab_size=integer("vocab_size"),
+        tie_embeddings=flag("tie_word_embeddings", False),
+        max_positions=integer("max_position_embeddings", default=131072),
+        sliding_window=window,
+        source=source,
+    )
+
+
+def _hub(path: str) -> str:
+    return f"https://huggingface.co/{path}/blob/main/config.json"
+
+
+def _preset(
+    name: str,
+    family: str,
+    sizes: tuple[int, int, int, int, int, int],
+    positions: int,
+    path: str,
+    *,
+    tied: bool = False,
+    head_dim: int | None = None,
+) -> Architecture:
+    layers, hidden, heads, kv_heads, ffn, vocab = sizes
+    return Architecture(
+        name=name,
+        family=family,
+        num_layers=layers,
+        hidden_dim=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim or hidden // heads,
+        ffn_dim=ffn,
+        vocab_size=vocab,
+        tie_embeddings=tied,
+        max_positions=positions,
+        source=_hub(path),
+    )
+
+
+#: Presets by name. Columns: layers, hidden, heads, key/value heads, FFN, vocabulary; positions.
+ARCHITECTURES: dict[str, Architecture] = {
+    a.name: a
+    for a in (
+        _preset("GPT-2", "gpt2", (12, 768, 12, 12, 3072, 50257), 1024,
+                "openai-community/gpt2", tied=True),
+        _preset("GPT-2-medium", "gpt2", (24, 1024, 16, 16, 4096, 50257), 1024,
+                "openai-community/gpt2-medium", tied=True),
+        _preset("GPT-2-large", "gpt2", (36, 1280, 20, 20, 5120, 50257), 1024,
+                "openai-community/gpt2-large", tied=True),
+        _preset("GPT-2-XL", "gpt2", (48, 1600, 25, 25, 6400, 50257), 1024,
+                "openai-community/gpt2-xl", tied=True),
+        _preset("TinyLlama-1.1B", "llama", (22, 2048, 32, 4, 5632, 32000), 2048,
+                "TinyLlama/TinyLlama_v1.1"),
+        _preset("Llama-2-7B", "llama", (32, 4096, 32, 32, 11008, 32000), 4096,
+                "meta-llama/Llama-2-7b-hf"),
+        _preset("Llama-2-13B", "llama", (40, 5120, 40, 40, 13824, 32000), 4096,
+                "meta-llama/Llama-2-13b-hf"),
+        _preset("Llama-2-70B", "llama", (80, 8192, 64, 8, 28672, 32000), 4096,
+                "meta-llama/Llama-2-70b-hf"),
+        _preset("Llama-3-8B", "llama", (32, 4096, 32, 8, 14336, 128256), 8192,
+                "meta-llama/Meta-Llama-3-8B"),
+        _preset("Llama-3-70B", "llama", (80, 8192, 64, 8, 28672, 128256), 8192,
+                "meta-llama/Meta-Llama-3-70B"),
+        _preset("Llama-3-405B", "llama", (126, 16384, 128, 8, 53248, 128256), 131072,
+                "meta-llama/Llama-3.1-405B"),
+        _preset("Llama-3.2-1B", "llama", (16, 2048, 32, 8, 8192, 128256), 131072,
+                "meta-llama/Llama-3.2-1B", tied=True),
+        _preset("Llama-3.2-3B", "llama", (28, 3072, 24, 8, 8192, 128256), 131072,
+                "meta-llama/Llama-3.2-3B", tied=True),
+        _preset("Mistral-7B", "mistral", (32, 4096, 32, 8, 14336, 32768), 32768,
+                "mistralai/Mistral-7B-v0.3"),
+        _preset("Qwen2.5-0.5B", "qwen2", (24, 896, 14, 2, 4864, 151936), 32768,
+                "Qwen/Qwen2.5-0.5B", tied=True),
+        _preset("Qwen2.5-7B", "qwen2", (28, 3584, 28, 4, 18944, 152064), 131072,
+                "Qwen/Qwen2.5-7B"),
+        _preset("Qwen2.5-14B", "qwen2", (48, 5120, 40, 8, 13824, 152064), 131072,
+                "Qwen/Qwen2.5-14B"),
+        _preset("Qwen2.5-72B", "qwen2", (80, 8192, 64, 8, 29568, 152064), 131072,
+                "Qwen/Qwen2.5-72B"),
+        _preset("Qwen3-8B", "qwen3", (36, 4096, 32, 8, 12288, 151936), 40960,
+                "Qwen/Qwen3-8B", head_dim=128),
+        _preset("Qwen3-32B", "qwen3", (64, 5120, 64, 8, 25600, 151936), 40960,
+                "Qwen/Qwen3-32B", head_dim=128),
+    )
+}  # fmt: skip
+
+
+def architecture(name: str) -> Architecture:
+    """Look a preset up by name, regardless of case.
+
+    Raises
+    ------
+    ValueError
+        Listing the choices.
+    """
+    for known, value in ARCHITECTURES.items():
+        if isinstance(name, str) and name.lower() == known.lower():
+            return value
+    raise ValueError(f"model {name!r} is not known; choose one of {', '.join(ARCHITECTURES)}")

@@ -1,0 +1,269 @@
+"""Tables of tensors: the operations of each block, in the order transformers runs them.
+
+A row is `(name, operation, inputs, weight, elements)`. A tensor dies after the last row that
+mentions it unless autograd saved it; `end` rows name variables that Python's frames keep alive
+longer (a function's locals live to its return). Upper-case names belong to the caller.
+
+Transcribed from transformers 5 (`modeling_llama.py`, `modeling_qwen3.py`, `modeling_gpt2.py`,
+`loss_utils.py`); the tables of Llama, Mistral, Qwen2 and Qwen3 differ only in biases and in the
+norms of queries and keys.
+"""
+
+from __future__ import annotations
+
+from trainmem.transformer.replay import Row as R
+from trainmem.transformer.states import Structure
+
+Table = tuple[R, ...]
+
+
+def rms_norm(x: str, out: str, weight: str, dims: str = "bsh", stat: str = "bs") -> Table:
+    """Root-mean-square norm, written in fp32 and not fused."""
+    p = out + "."
+    return (
+        R(p + "x", "float", x),
+        R(p + "square", "power", p + "x"),
+        R(p + "mean", "mean", p + "square", dims=stat),
+        R(p + "eps", "add_constant", p + "mean"),
+        R(p + "r", "rsqrt", p + "eps"),
+        R(p + "n", "multiply", f"{p}x {p}r"),
+        R(p + "low", "like", f"{p}n {x}"),
+        R(out, "multiply", p + "low", weight),
+        R("", "end", f"{p}n {p}mean"),
+    )
+
+
+def rotary(x: str, out: str) -> Table:
+    """Rotary embedding of queries or keys: three temporaries."""
+    p = out + "."
+    return (
+        R(p + "a", "multiply", f"{x} COS"),
+        R(p + "r", "rotate", x),
+        R(p + "b", "multiply", f"{p}r SIN"),
+        R(out, "add", f"{p}a {p}b"),
+    )
+
+
+def attention(s: Structure) -> Table:
+    """From q, k, v to the output `a`.
+
+    `flash`; `efficient` and `math`, which PyTorch takes for fp32 (the second, quadratic, where key
+    and value heads are fewer: no fused kernel has both); or `eager`, as transformers writes it.
+    """
+    kernel, grouped = s.kernel, s.grouped
+    wide: Table = ()
+    k, v = "k", "v"
+    if grouped and kernel != "flash":
+        widen = "expand" if s.one_kv and kernel == "eager" else "repeat"
+        wide = (R("kk", widen, "k", dims="bsq"), R("vv", widen, "v", dims="bsq"))
+        k, v = "kk", "vv"
+    if kernel == "flash":
+        return (R("a", "flash_grouped" if grouped else "flash", "q k v"),)
+    if kernel == "efficient":
+        return (*wide, R("a", "efficient", f"q {k} {v}"))
+    score = "bass"  # one number per sequence, head and pair of tokens
+    # Batched products want sequences and heads as one dimension, which takes a copy of heads that
+    # were transposed, unless there is only one sequence.
+    flat = "same" if s.single else "copy"
+    back = R("a", "copy" if s.single else "relayout", "ao")
+    if kernel == "math":
+        return (
+            R("qs", "scale", "q"),
+            R("ones", "fixed", dims="ss:1"),
+            R("tril", "fixed", "ones", dims="ss:1"),
+            R("bias", "fixed", "tril", dims="ss:4"),
+            *wide,
+            R("ks", "scale", k),
+            R("qc", flat, "qs"),
+            R("sc", "batched", "qc ks", dims=score),
+            R("mk", "add", "sc bias"),
+            R("pr", "softmax", "mk"),
+            R("ao", "batched", f"pr {v}", dims="bsq"),
+            R("", "end", f"{k} qs bias"),
+            back,
+        )
+    return (
+        *wide,
+        R("kl", "operand", k),
+        R("ql", "operand", "q"),
+        R("qc", flat, "ql"),
+        R("kc", flat if not grouped or (s.one_kv and s.precision != "amp") else "same", "kl"),
+        R("sc", "batched", "qc kc", dims=score),
+        R("", "end", "ql kl"),
+        R("sm", "scale", "sc"),
+        R("mk", "add", "sm MASK"),
+        R("mf", "same" if s.gpt2 else "float", "mk"),
+        R("pr", "softmax", "mf"),
+        R("pl", "like", "pr v" if s.gpt2 else "pr q"),
+        *(() if s.gpt2 else (R("", "end", "mk"),)),
+        R("at", "dropout" if s.dropout else "same", "pl"),
+        R("vl", "operand", v),
+        R("al", "operand", "at"),
+        R("vc", flat if not grouped or s.one_kv else "same", "vl"),
+        R("ao", "batched", "al vc", dims="bsq"),
+        back,
+        R("", "end", f"{k} {v}"),
+    )
+
+
+def llama_layer(s: Structure) -> Table:
+    """One layer of Llama, Mistral, Qwen2 or Qwen3; `x` in, `OUT` out."""
+    qk_norm = s.family == "qwen3"
+    turned = "same" if s.one_kv else "heads"  # one head needs no copy to turn back
+    rows: list[R] = [*rms_norm("X", "y", "norm1")]
+    if qk_norm:
+        rows += [
+            R("qp", "linear", "y", "q", "bsq"),
+            R("qv", "heads", "qp"),
+            *rms_norm("qv", "q0", "q_norm", stat="bsa"),
+            R("", "end", "qp qv"),
+            R("kp", "linear", "y", "k", "bsk"),
+            R("kv", turned, "kp"),
+            *rms_norm("kv", "k0", "k_norm", stat="bsg"),
+            R("", "end", "kp kv"),
+        ]
+    else:
+        rows += [
+            R("qp", "linear", "y", "q", "bsq"),
+            R("q0", "heads", "qp"),
+            R("kp", "linear", "y", "k", "bsk"),
+            R("k0", turned, "kp"),
+        ]
+    rows += [
+        R("vp", "linear", "y", "v", "bsk"),
+        R("v", "same" if s.kernel in ("flash", "efficient") else turned, "vp"),
+        R("", "end", "qp kp vp" if not qk_norm else "vp"),
+        *rotary("q0", "q"),
+        *rotary("k0", "k"),
+        R("", "end", "q0 k0"),
+        *attention(s),
+        R("o", "linear", "a", "o", "bsh"),
+        R("", "end", "q k v a"),
+        R("", "end", "y"),
+        R("x1", "add", "X o"),
+        *rms_norm("x1", "z", "norm2"),
+        R("g", "linear", "z", "gate", "bsf"),
+        R("sg", "silu", "g"),
+        R("u", "linear", "z", "up", "bsf"),
+        R("gu", "multiply", "sg u"),
+        R("m", "linear", "gu", "down", "bsh"),
+        R("", "end", "z"),
+        R("OUT", "add", "x1 m"),
+        R("", "end", "x1 at" if s.kernel == "eager" else "x1"),
+    ]
+    return tuple(rows)
+
+
+def gpt2_layer(s: Structure) -> Table:
+    """One GPT-2 block with the unfused `gelu_new`."""
+    dropped = "dropout" if s.dropout else "same"
+    return (
+        R("y", "layer_norm", "X", "norm1"),
+        R("qkv", "conv1d", "y", "qkv", "bsw"),
+        R("q0 k0 v0", "split", "qkv", dims="bsq"),
+        *(R(n, "heads" if s.kernel == "eager" and n != "k" else "same", n + "0") for n in "kvq"),
+        *attention(s),
+        R("o", "conv1d", "a", "o", "bsh"),
+        R("od", dropped, "o"),
+        R("", "end", "q k v q0 k0 v0 qkv"),
+        R("x1", "add", "od X"),
+        R("", "end", "y"),
+        R("z", "layer_norm", "x1", "norm2"),
+        R("u", "conv1d", "z", "up", "bsf"),
+        R("half", "scale", "u"),
+        R("cube", "power", "u"),
+        R("c", "scale", "cube"),
+        R("t", "add", "u c"),
+        R("ts", "scale", "t"),
+        R("th", "tanh", "ts"),
+        R("t1", "add_constant", "th"),
+        R("gu", "multiply", "half t1"),
+        R("", "end", "u"),
+        R("m", "conv1d", "gu", "down", "bsh"),
+        R("md", dropped, "m"),
+        R("OUT", "add", "x1 md"),
+        R("", "end", "z od x1 md at" if s.kernel == "eager" else "z od x1 md"),
+    )
+
+
+#: Cosine and sine tables of the rotary embedding, computed in fp32 once a forward pass.
+ROTARY_TABLES: Table = (
+    R("pos", "fixed", dims="s:4"),
+    R("fr", "fixed", "pos", dims="sd:2"),
+    R("emb", "fixed", dims="sd:4"),
+    R("c0", "fixed", dims="sd:4"),
+    R("c1", "fixed", "c0", dims="sd:4"),
+    R("s0", "fixed", dims="sd:4"),
+    R("s1", "fixed", "s0", dims="sd:4"),
+    R("COS", "lower", "c1"),
+    R("SIN", "lower", "s1"),
+    R("", "end", "fr emb c1 s1"),
+)
+
+#: The causal mask that eager attention adds: one per sequence, in the weights' type.
+MASK: Table = (
+    R("causal", "fixed", dims="ss:1"),
+    R("MASK", "fixed", "causal", dims="bss:w"),
+)
+
+POSITIONS: Table = (
+    R("p0", "fixed", dims="s:8"),
+    R("IDS", "fixed", "p0", dims="s:8"),
+)
+
+
+def embedding(s: Structure) -> Table:
+    """From token ids to the first layer's input `X`."""
+    eager, drop = s.attention == "eager", s.dropout
+    if s.gpt2:
+        return (
+            R("TOKENS", "embedding", "", "embed", "bsh"),
+            *POSITIONS,
+            R("PLACES", "embedding", "IDS", "position", "bsh" if s.single else "sh"),
+            R("sum" if drop else "X", "add", "TOKENS PLACES"),
+            *(MASK if eager else ()),
+            *((R("X", "dropout", "sum"),) if drop else ()),
+        )
+    return (
+        R("X", "embedding", "", "embed", "bsh"),
+        *POSITIONS,
+        *(MASK if eager else ()),
+        *ROTARY_TABLES,
+    )
+
+
+def final_norm(s: Structure) -> Table:
+    """Norm in front of the head."""
+    return (R("Y", "layer_norm", "X", "norm"),) if s.gpt2 else rms_norm("X", "Y", "norm")
+
+
+def labels(s: Structure, name: str) -> Table:
+    """Labels shifted by one token: padded, then copied, unless one sequence needs no copy."""
+    shifted = R(name, "same", "pad") if s.single else R(name, "fixed", dims="bs:8")
+    return (R("pad", "fixed", dims="bi:8"), shifted)
+
+
+#: Logits as transformers computes them, in the type of the weights.
+LOGITS: Table = (R("LOGITS", "linear", "Y", "head", "bsV"),)
+
+
+def cross_entropy(s: Structure) -> Table:
+    """Cross entropy as transformers computes it: an fp32 copy of the logits, log-softmax."""
+    return (
+        R("lf", "float", "LOGITS"),
+        *labels(s, "labels"),
+        R("lp", "log_softmax", "lf"),
+        R("LOSS", "nll_loss", "lp labels"),
+        R("", "end", "lf pad"),
+    )
+
+
+def chunk(letter: str) -> Table:
+    """Head and cross entropy of one chunk of tokens, `letter` of them."""
+    return (
+        R("lo", "linear", "H", "head", letter + "V"),
+        R("lf", "float", "lo"),
+        R("lp", "log_softmax", "lf"),
+        R("LOSS", "nll_loss", "lp L"),
+        R("", "end", "lf"),
+    )

@@ -1,0 +1,106 @@
+"""The ten inputs mapped to an architecture and a plan, and the model under `simulate`."""
+
+import json
+
+import pytest
+
+from trainmem import ConfigError, TrainingConfig, simulate
+from trainmem.transformer import (
+    Plan,
+    TransformerModel,
+    architecture,
+    derived_inputs,
+    peak,
+    plan_of,
+)
+
+LLAMA = architecture("Llama-3-8B")
+MODEL = TransformerModel(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sharding", "precision"),
+    [
+        ({}, "zero3", "mixed"),
+        ({"zero_stage": 1}, "zero1", "mixed"),
+        ({"zero_stage": 0}, "ddp", "amp"),
+        ({"zero_stage": 0, "num_gpus": 1}, "none", "amp"),
+        ({"num_gpus": 1}, "zero3", "mixed"),
+        ({"precision_bits": 32}, "zero3", "fp32"),
+    ],
+)
+def test_stage_and_precision(changes, sharding, precision):
+    plan = plan_of(TrainingConfig(**changes), Plan(reduce_dtype="bfloat16", wrapping="split"))
+    assert (plan.sharding, plan.precision) == (sharding, precision)
+
+
+def test_plan_keeps_its_own_sixteen_bit_policy():
+    config = TrainingConfig(zero_stage=0)
+    plan = Plan(sharding="ddp", num_gpus=2, precision="bf16_master")
+    assert plan_of(config, plan).precision == "bf16_master"
+
+
+def test_checkpointing_and_sizes_come_from_the_inputs():
+    config = TrainingConfig(grad_ckpt=0, micro_batch=3, seq_length=1000, num_gpus=7)
+    plan = plan_of(config, Plan())
+    assert plan.checkpointing == "none"
+    assert (plan.micro_batch, plan.seq_length, plan.num_gpus) == (3, 1000, 7)
+
+
+def test_eight_bits_are_refused():
+    with pytest.raises(ConfigError, match="precision_bits: 8 is not allowed; must be 16 or 32"):
+        MODEL.components(TrainingConfig(precision_bits=8))
+
+
+def test_derived_inputs_are_valid_inputs():
+    config = TrainingConfig(**derived_inputs(LLAMA))
+    assert config.model_params_b == pytest.approx(8.030261248)
+    assert (config.num_layers, config.hidden_dim) == (32, 4096)
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes", "expected"),
+    [
+        (Plan(), {}, 16),
+        (Plan(), {"precision_bits": 32}, 16),
+        (Plan(precision="bf16_master"), {}, 16),
+        (Plan(precision="bf16"), {}, 8),
+        (Plan(optimizer="sgd"), {}, 8),
+    ],
+)
+def test_bytes_per_parameter_are_derived(plan, changes, expected):
+    model = TransformerModel(LLAMA, plan)
+    assert model.bytes_per_param(TrainingConfig(**changes)) == expected
+
+
+def test_capacity_is_what_the_card_shows_where_known():
+    config = TrainingConfig(gpu_memory_gb=80)
+    assert MODEL.capacity_bytes(config) == 80e9
+    assert TransformerModel(LLAMA, usable_gib=79.1).capacity_bytes(config) == 79.1 * 2**30
+
+
+def test_simulate_answers_with_this_model():
+    config = TrainingConfig(**derived_inputs(LLAMA))
+    answer = simulate(config, model=MODEL)
+    assert answer.per_gpu_total_gb == round(MODEL.peak(config).peak_bytes / 1e9, 3)
+    assert len(answer.gpu_sweep.x) == len(answer.seq_sweep.x) == 48
+
+
+@pytest.mark.parametrize("gb", [45, 80, 120])
+def test_fewest_gpus_fit_and_one_less_does_not(gb):
+    config = TrainingConfig(gpu_memory_gb=gb)
+    fewest = MODEL.smallest_num_gpus(config)
+    totals = MODEL.components(config, num_gpus=[fewest - 1, fewest]).total
+    assert totals[0] > gb * 1e9 >= totals[1]
+
+
+def test_no_count_fits_where_a_rank_alone_needs_too_much():
+    assert MODEL.smallest_num_gpus(TrainingConfig(gpu_memory_gb=20)) is None
+    assert MODEL.smallest_num_gpus(TrainingConfig(gpu_memory_gb=400)) == 1
+
+
+def test_detail_is_plain_json():
+    config = TrainingConfig()
+    extra = json.loads(json.dumps(MODEL.detail(config)))
+    assert set(extra) == {"plan", "detail"}
+    assert extra["detail"]["peak_bytes"] == peak(LLAMA, plan_of(config, Plan())).peak_bytes
