@@ -190,8 +190,6 @@ def test_takes_a_layout() -> None:
     widget.close()
     assert layout.comm is not None  # the user's own, perhaps of other widgets too
     layout.close()
-    widget = TrainingMemoryWidget()
-    assert (widget.layout.flex, widget.layout.min_width) == ("1 1 auto", "0")
 
 
 def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:

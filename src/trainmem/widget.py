@@ -40,9 +40,6 @@ CLIENT_SECONDS: Final = 60.0
 
 MAX_UNDO: Final = 100
 
-FILL: Final = {"flex": "1 1 auto", "min_width": "0"}
-"""Layout that shares the room of an ``HBox``, and takes all of it alone."""
-
 
 @dataclass(frozen=True)
 class View:
@@ -116,7 +113,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         layout = inputs.pop("layout", None)
         self._asking: Asking | None = None
         self._own_layout = not isinstance(layout, HasTraits)
-        self.set_trait("layout", FILL if layout is None else layout)
+        if layout is not None:
+            self.set_trait("layout", layout)
         self._renderer = FrameRenderer()
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
