@@ -540,6 +540,8 @@ function show(model, el, link) {
   const root = make("div", { class: "trainmem" }, head,
     make("div", { class: "tm-body" }, groups, result), foot);
   el.append(root);
+  el.style.flexGrow ||= "1"; // in an HBox it takes what room there is
+  el.style.minWidth ||= "0";
   // What was held back while a control was in use.
   for (const end of ["pointerup", "keyup", "focusout"]) root.addEventListener(end, paint);
 
