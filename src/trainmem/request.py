@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final
@@ -20,6 +21,7 @@ from trainmem.transformer.adapter import (
     derived_inputs,
     options_of,
     plan_of,
+    said_by,
 )
 from trainmem.transformer.result import longest_length
 
@@ -36,10 +38,22 @@ __all__ = [
     "resolve",
 ]
 
+
+def _own_choices(option: Option) -> tuple[tuple[Any, str], ...]:
+    """Return the choices that no input says, and the default."""
+    return tuple(
+        (value, label)
+        for value, label in option.choices
+        if value == option.default or said_by(option.name, value) is None
+    )
+
+
 PLAN_OPTIONS: Final[Mapping[str, Option]] = {
-    name: option for name, option in OPTIONS.items() if name not in SHARED
+    name: replace(option, choices=_own_choices(option))
+    for name, option in OPTIONS.items()
+    if len(_own_choices(option)) > 1 or name not in SHARED
 }
-"""The options of a plan that the ten inputs don't say."""
+"""The options of a plan that the ten inputs don't say, with the choices that they don't."""
 
 
 class NotCovered(ConfigError):
@@ -127,15 +141,14 @@ def check_plan(options: object) -> dict[str, Any]:
         raise ConfigError("plan", options, "must be a Plan, or a dict of options")
     checked: dict[str, Any] = {}
     for name, value in options.items():
-        if name in SHARED:
-            raise ConfigError("plan", name, f"is said by the input {SHARED[name]}")
+        field = said_by(name, value)
+        if field is not None and value != OPTIONS[name].default:
+            raise ConfigError(f"plan: {name}", value, f"{field} says it: change that input")
         if name not in PLAN_OPTIONS:
             near = get_close_matches(name, PLAN_OPTIONS, 1) if isinstance(name, str) else []
             hint = f" (did you mean {near[0]}?)" if near else ""
             known = ", ".join(PLAN_OPTIONS)
             raise ConfigError("unknown option", name, f"must be one of {known}{hint}")
-        if (name, value) == ("precision", "fp32"):
-            raise NotCovered("precision 'fp32' is said by an input: set precision_bits=32")
         option = PLAN_OPTIONS[name]
         try:
             checked[name] = option.check(value)
@@ -230,17 +243,17 @@ def inputs_of(plan: Plan) -> dict[str, Any]:
 
 def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options that the inputs don't say; those that they do must agree with them."""
-    if isinstance(plan, Plan):
-        options = options_of(plan)
-        return {name: value for name, value in options.items() if value != "fp32"}
+    if plan is None or isinstance(plan, Plan):
+        return options_of(plan or {})
     if not isinstance(plan, Mapping):
-        return check_plan({} if plan is None else plan)
-    shared = (
-        {**SHARED, "precision": "precision_bits"} if plan.get("precision") == "fp32" else SHARED
-    )
+        return check_plan(plan)
     said = plan_of(config, {})
-    for name in plan.keys() & shared.keys():
-        if plan[name] != getattr(said, name):
-            allowed = f"{shared[name]} is {getattr(config, shared[name]):g}: change that input"
-            raise ConfigError(f"plan: {name}", plan[name], allowed)
-    return check_plan({name: value for name, value in plan.items() if name not in shared})
+    own: dict[str, Any] = {}
+    for name, value in plan.items():
+        field = said_by(name, value)
+        if field is None:
+            own[name] = value
+        elif value != getattr(said, name):
+            is_now = f"{field} is {getattr(config, field):g}: change that input"
+            raise ConfigError(f"plan: {name}", value, is_now)
+    return check_plan(own)

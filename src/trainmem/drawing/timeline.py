@@ -1,7 +1,8 @@
 """The memory of one step over time: stacked by kind, phases named, the peak marked and explained.
 
-Every allocation and free of the step is there; the picture keeps, for each column about a point
-wide, the lowest and the highest moment, so that neither the peak nor the saw's teeth are lost.
+Every allocation and free of the step is there. The picture keeps the highest moment of each column
+about a point wide, and where a layer is wide enough to be seen also the lowest, so that neither
+the peak nor the saw's teeth are lost.
 """
 
 from __future__ import annotations
@@ -50,23 +51,32 @@ ROWS: Final = (
 )
 """From the bottom up: what stays through the step, then what comes and goes."""
 
-PHASES: Final[Mapping[str, tuple[str, float]]] = {
-    "fwd": ("forward", 3.0),
-    "other": ("backward", 2.6),
-    "loss": ("loss", 1.7),
-    "layers": ("backward, layer {last} → 1", 4.6),
-    "opt": ("optimizer step", 1.1),
+PHASES: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
+    "fwd": (3.0, ("forward", "fwd")),
+    "other": (2.6, ("backward", "bwd")),
+    "loss": (1.7, ("loss",)),
+    "layers": (4.6, ("backward, layer {last} → 1", "backward", "bwd")),
+    "opt": (1.1, ("optimizer step", "optimizer", "step")),
 }
-"""Name and width of each phase: a picture of the order, not of the seconds."""
+"""Width of each phase (a picture of the order, not of the seconds) and its names, longest first."""
+
+TOOTH: Final = 6.0
+"""Points that a layer must have for its ups and downs to be drawn."""
+
+FEW: Final = 4
+"""Events of a column that are all worth drawing."""
+
+BOLD: Final = 1.15
+"""Width of bold text in that of plain text."""
 
 LEAST: Final = 0.02
 """Part of the peak from which a kind is named in the explanation."""
 
 
 class Stretch(NamedTuple):
-    """A phase on the x axis: its name, and where it begins and ends, in columns."""
+    """A phase on the x axis: its names, longest first, and where it begins and ends."""
 
-    name: str
+    names: tuple[str, ...]
     left: float
     right: float
 
@@ -124,9 +134,13 @@ def draw_timeline(
     timeline = moment.model.timeline(simulation.config)
     x, stretches = _places(timeline, moment.model.architecture.num_layers)
     stack = _stack(timeline)
-    peak = timeline.peak_index
+    peak = _peak(timeline, moment.peak.phase)
     points = 72 / ax.get_figure(root=True).dpi  # type: ignore[union-attr]
-    kept = _columns(x, timeline.total_bytes, round(ax.bbox.width * points))
+    width = float(ax.bbox.width) * points
+    teeth = width / stretches[-1].right / moment.model.architecture.num_layers
+    both = PHASES["fwd"][0] * teeth >= TOOTH
+    column = 1.0 if both else max(1.0, PHASES["layers"][0] * teeth)  # a whole layer, or more
+    kept = _columns(x, timeline.total_bytes, stretches, round(width / column), both=both)
     total = timeline.total_bytes / GB
     top = _top(float(total[peak]), simulation.gpu_capacity_gb)
     _style(ax, colors, x, stretches, top)
@@ -153,6 +167,7 @@ def draw_timeline(
         _text(ax, f"{write_capacity(capacity)} GB capacity", x[0], capacity, colors.capacity,
               offset=(4, 3))  # fmt: skip
     _explain(ax, colors, simulation, (float(x[peak]), float(total[peak])), points)
+    _title(ax, colors, simulation, width + (150 if legend == "right" else 0))
     if legend:
         _legend(ax, colors, stack[:, peak], legend, points)
 
@@ -179,23 +194,39 @@ def _places(timeline: Timeline, layers: int) -> tuple[Array, list[Stretch]]:
             continue
         parts = list(members)
         first, end = timeline.boundaries[parts[0]], timeline.boundaries[parts[-1] + 1]
-        name, width = PHASES[phase]
+        width, names = PHASES[phase]
         x[first:end] = at + width * np.arange(end - first) / (end - first)
-        stretches.append(Stretch(name.format(last=layers), at, at + width))
+        names = tuple(name.format(last=layers) for name in names)
+        stretches.append(Stretch(names, at, at + width))
         at += width
     return x, stretches
 
 
-def _columns(x: Array, total: Array, columns: int) -> NDArray[np.int64]:
-    """Return the events to draw: in each column the lowest and the highest, in their order."""
+def _peak(timeline: Timeline, phase: str) -> int:
+    """Return the event of the peak: of equal ones, the first in the phase that sets it."""
+    events = np.flatnonzero(timeline.total_bytes >= timeline.total_bytes[timeline.peak_index])
+    runs = np.searchsorted(timeline.boundaries, events, side="right") - 1
+    return int(next((e for e, r in zip(events, runs, strict=True) if timeline.phases[r] == phase),
+                    timeline.peak_index))  # fmt: skip
+
+
+def _columns(
+    x: Array, total: Array, stretches: list[Stretch], columns: int, *, both: bool
+) -> NDArray[np.int64]:
+    """Return the events to draw: in each column the highest, and the lowest too if `both`.
+
+    The ends of every phase are kept.
+    """
     shown = np.flatnonzero(np.append(x[1:] > 0, True))  # the event before the step is its floor
     column = np.minimum((x[shown] / x[-1] * columns).astype(np.int64), columns - 1)
     starts = np.flatnonzero(np.diff(column, prepend=-1))
-    kept: set[int] = {int(shown[0]), int(shown[-1])}
+    begin = np.searchsorted(x[shown], [stretch.left for stretch in stretches[1:]])
+    kept = {int(shown[i]) for i in (0, len(shown) - 1, *begin, *(begin - 1))}
     for first, end in zip(starts, [*starts[1:], len(shown)], strict=True):
         part = total[shown[first:end]]
         kept.add(int(shown[first + int(np.argmax(part))]))
-        kept.add(int(shown[first + int(np.argmin(part))]))
+        if both or len(part) < FEW:
+            kept.add(int(shown[first + int(np.argmin(part))]))
     return np.array(sorted(kept))
 
 
@@ -253,12 +284,10 @@ def _phases(ax: Axes, theme: Theme, stretches: list[Stretch], points: float) -> 
                        linewidth=1.4, linestyle="-", marker="None", zorder=2.5)
             )  # fmt: skip
         room = scale * (stretch.right - stretch.left) - 4
-        words = stretch.name
-        for shorter in (words.partition(",")[0], words.partition(" ")[0], words[:4].rstrip() + "."):
-            if text_width(words, TEXT) > room:
-                words = shorter
+        fitting = (words for words in stretch.names if text_width(words, TEXT) <= room)
+        words = next(fitting, stretch.names[-1])
         middle = (stretch.left + stretch.right) / 2
-        _text(ax, words, middle, 0, theme.muted, offset=(0, -8), ha="center", va="top")
+        _text(ax, words, middle, 0, theme.muted, offset=(0, -18), ha="center", va="baseline")
 
 
 def _explain(
@@ -284,19 +313,23 @@ def _explain(
     else:
         offset, ha = (whole / 2 - here, 9.0), "center"
     _text(ax, words, at[0], at[1], theme.ink, offset=offset, ha=ha)
-    config = simulation.config
-    title = [
-        moment.model.architecture.name,
+
+
+def _title(ax: Axes, theme: Theme, simulation: Simulation, room: float) -> None:
+    """Name the request, as much of it as there is room for, points."""
+    config, name = simulation.config, simulation.architecture
+    words = f"One step over time · {name.name if name else ''}"
+    for part in (
         f"{grouped(config.num_gpus)} GPU{'s' * (config.num_gpus > 1)}",
         f"ZeRO-{config.zero_stage}" if config.zero_stage else "not sharded",
         f"micro batch {grouped(config.micro_batch)}",
         f"{grouped(config.seq_length)} tokens",
-        *(["checkpointing"] if config.grad_ckpt else []),
-    ]
-    words = f"One step over time · {', '.join(title)}"
-    while text_width(words, 11) * 1.1 > whole + 150 and len(title) > 1:
-        title.pop()
-        words = f"One step over time · {', '.join(title)}"
+        "checkpointing" if config.grad_ckpt else "no checkpointing",
+    ):
+        longer = f"{words}, {part}"
+        if BOLD * text_width(longer, 11) > room:
+            break
+        words = longer
     ax.set_title(words, loc="left", y=1.0, pad=10, color=theme.ink, fontproperties=font(11, "bold"))
 
 
@@ -317,7 +350,8 @@ def _legend(ax: Axes, theme: Theme, sizes: Array, where: str, points: float) -> 
         )  # fmt: skip
         ax.add_artist(box)
         box.set_clip_on(False)
-        _text(ax, f"{row.name}  {write_gb(size)}", 0, 0, theme.ink, offset=(x + 24, y),
+        gb = write_gb(size) if size >= 0.001 else "0.0"
+        _text(ax, f"{row.name}  {gb}", 0, 0, theme.ink, offset=(x + 24, y),
               va="center", coords="axes fraction")  # fmt: skip
 
 

@@ -36,14 +36,22 @@ def derived_inputs(architecture: Architecture) -> dict[str, float | int]:
     }
 
 
-#: Options of a plan that the ten inputs say: option, and the input that says it.
-SHARED: Mapping[str, str] = {
-    "num_gpus": "num_gpus",
-    "micro_batch": "micro_batch",
-    "seq_length": "seq_length",
-    "sharding": "zero_stage",
-    "checkpointing": "grad_ckpt",
+#: Options of a plan that the ten inputs say: option, the input, and which values it says (none
+#: listed: all of them).
+SHARED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "num_gpus": ("num_gpus", ()),
+    "micro_batch": ("micro_batch", ()),
+    "seq_length": ("seq_length", ()),
+    "sharding": ("zero_stage", ()),
+    "precision": ("precision_bits", ("fp32",)),
+    "checkpointing": ("grad_ckpt", ("none", "full")),
 }
+
+
+def said_by(name: str, value: Any) -> str | None:
+    """Return the input that says an option's value, or None where only a plan can."""
+    field, values = SHARED.get(name, (None, ()))
+    return field if not values or value in values else None
 
 
 def options_of(plan: Plan | Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +60,7 @@ def options_of(plan: Plan | Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: option
         for name, option in options.items()
-        if name not in SHARED and option != OPTIONS[name].default
+        if said_by(name, option) is None and option != OPTIONS[name].default
     }
 
 
@@ -60,9 +68,9 @@ def plan_of(config: TrainingConfig, plan: Plan | Mapping[str, Any]) -> Plan:
     """Return `plan`, or a mapping of some options, with what the ten inputs say.
 
     `zero_stage` 0 is DDP, or nothing at one GPU; `precision_bits` 16 is bf16 mixed (autocast where
-    nothing is sharded) unless the plan names another 16-bit policy, 32 is fp32; `grad_ckpt` is full
-    or none. What of the plan cannot be under these is reset, quietly: groups apart need FSDP, and
-    so on.
+    nothing is sharded) unless the plan names another 16-bit policy, 32 is fp32; `grad_ckpt` is none
+    or full, unless the plan names another mode. What of the plan cannot be under these is reset,
+    quietly: groups apart need FSDP, and so on.
 
     Raises
     ------
@@ -83,13 +91,14 @@ def plan_of(config: TrainingConfig, plan: Plan | Mapping[str, Any]) -> Plan:
         precision = "fp32"
     elif precision == "fp32" or (precision == "mixed" and not sharded):
         precision = "mixed" if sharded else "amp"
+    kept = options.get("checkpointing", "none")
     options |= {
         "num_gpus": config.num_gpus,
         "micro_batch": config.micro_batch,
         "seq_length": config.seq_length,
         "sharding": sharding,
         "precision": precision,
-        "checkpointing": "full" if config.grad_ckpt else "none",
+        "checkpointing": ("full" if kept == "none" else kept) if config.grad_ckpt else "none",
     }
     if not sharded:
         options["wrapping"] = "layers"
