@@ -206,7 +206,7 @@ function connect(model, signal) {
     sayHello,
     tick,
     /** Ask for something else than new values, after those that still wait.
-     * @param {"undo" | "reset" | "json"} kind */
+     * @param {"undo" | "reset" | "json" | "remote"} kind */
     ask(kind) {
       pump(true);
       post({ kind });
@@ -532,8 +532,10 @@ function show(model, el, link) {
     link.ask("json");
   });
   let wantsJson = false;
+  const run = button("", () => link.ask("remote"));
+  const told = make("p", { class: "tm-remote", "aria-live": "polite" });
   const foot = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"),
-    copyButton("Copy curl", "curl"), json, footer);
+    copyButton("Copy curl", "curl"), json, run, footer, told);
 
   const root = make("div", { class: "trainmem" }, head,
     make("div", { class: "tm-body" }, groups, result), foot);
@@ -586,6 +588,7 @@ function show(model, el, link) {
     paintFixes(panel);
     paintCards(panel);
     write(footer, panel.footer);
+    paintRemote(dead);
     image.alt = model.get("_alt");
     const rows = panel.table.map(([name, value]) => make("tr", {},
       make("th", { scope: "row" }, name), make("td", {}, value)));
@@ -593,6 +596,18 @@ function show(model, el, link) {
     speak(`${panel.headline}. ${panel.banner}`);
   }
   let everLive = false;
+
+  /** @param {boolean} dead */
+  function paintRemote(dead) {
+    /** @type {{host?: string, state?: string, text?: string}} */
+    const { host = "", state: outcome = "", text = "" } = model.get("_remote") ?? {};
+    run.hidden = host === "";
+    run.disabled = dead || outcome === "running";
+    write(run, `Run on ${host}`);
+    write(told, ({ agrees: "✓ ", differs: "≠ ", failed: "✗ " }[outcome] ?? "") + text);
+    told.hidden = text === "";
+    told.dataset.state = outcome;
+  }
 
   let shownFixes = "";
   /** @param {Panel} panel */
@@ -716,7 +731,7 @@ function show(model, el, link) {
     .addEventListener?.("change", measureSoon, { signal });
 
   // -- the model speaks
-  const watched = [...INPUTS, "_panel", "_alt", "_undo", "error"].map((n) => `change:${n}`);
+  const watched = [...INPUTS, "_panel", "_alt", "_undo", "_remote", "error"].map((n) => `change:${n}`);
   for (const event of watched) model.on(event, paint);
   const saved = model.get("_frame");
   if (saved?.byteLength) { // a reopened notebook shows its last picture

@@ -9,7 +9,7 @@ import json
 from typing import Any, Final
 
 from trainmem.config import FIELDS, GPUS, PRESETS, TrainingConfig, grouped, write_capacity, write_gb
-from trainmem.simulation import Simulation
+from trainmem.simulation import GB, Simulation
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 
@@ -103,20 +103,20 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
     return [
         {
             "title": "Per GPU",
-            "value": write_gb(s.per_gpu_total_gb),
+            "value": write_gb(s.components.total / GB),
             "unit": f"/ {write_capacity(s.gpu_capacity_gb)} GB",
             "note": f"{write_gb(s.utilization_percent)} % of capacity",
         },
         {"title": "Minimum GPUs", "value": fewest, "unit": at, "note": each},
         {
             "title": "Model states",
-            "value": write_gb(s.model_states_per_gpu_gb),
+            "value": write_gb(s.components.states / GB),
             "unit": f"GB of {write_capacity(s.model_states_unsharded_gb)}",
             "note": f"largest micro batch {_together(_limit(s.largest_micro_batch))}",
         },
         {
             "title": "Activations",
-            "value": write_gb(s.activations_per_gpu_gb),
+            "value": write_gb(s.components.activations / GB),
             "unit": "GB",
             "note": f"longest sequence {_together(_limit(s.longest_sequence))}",
         },

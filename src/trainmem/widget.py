@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
-from traitlets import Bytes, Dict, Int, TraitError, Unicode, observe
+from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
+from trainmem.asking import Asking, Server
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.figure import describe, plot
 from trainmem.frames import FrameRenderer
@@ -68,6 +69,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     ----------
     config : TrainingConfig, optional
         Starting point, to which Reset returns.
+    remote : trainmem.Client, optional
+        A server to run the same request on: adds a button that asks it and compares.
     layout : ipywidgets.Layout or dict, optional
         As for every ipywidgets widget.
     **inputs
@@ -87,6 +90,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     """
 
     _panel = Dict(help="What the front end paints.").tag(sync=True)
+    _remote = Dict(help="What the server was asked and said; empty without one.").tag(sync=True)
     _tables = Dict(help="Fields, presets and cards.").tag(sync=True)
     _alt = Unicode(help="The picture in words.").tag(sync=True)
     _undo = Int(0, help="How many changes can be undone.").tag(sync=True)
@@ -103,8 +107,14 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _css = _front_end("widget.css")
     _by_trait = False
 
-    def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
+    def __init__(
+        self, config: TrainingConfig | None = None, *, remote: Server | None = None, **inputs: Any
+    ) -> None:
         layout = inputs.pop("layout", None)
+        self._asking: Asking | None = None
+        self._own_layout = not isinstance(layout, HasTraits)
+        if layout is not None:
+            self.set_trait("layout", layout)
         self._renderer = FrameRenderer()
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
@@ -118,8 +128,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._tables = tables()
         super().__init__(config, **inputs)
         self._start = (self.config, self.gpu)
-        if layout is not None:
-            self.layout = layout
+        if remote is not None:
+            self._asking = Asking(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
 
     def figure(self, theme: str = "light") -> Figure:
@@ -128,10 +138,14 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     def close(self) -> None:
         """Close the comm and free the figure; the traits stay readable."""
+        if self._asking is not None:
+            self._asking.drop()
         with self._lock:
             self._renderer.close()
             self._clients.clear()
             super().close()
+            if self._own_layout:
+                self.layout.close()  # a widget of its own, which ipywidgets would keep
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the live view, and the picture for viewers that can't run it."""
@@ -161,6 +175,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     self.send_state(told)
                     raise
                 finally:
+                    if self._asking is not None:
+                        self._asking.drop()
                     self._frame_id += 1
                     self._panel = panel(self.simulation)
                     self._alt = describe(self.simulation)
@@ -222,7 +238,18 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         What is refused is sent back, so the browser never keeps a value that Python hasn't.
         """
         ours = set(self.traits(kind="output"))
-        ours |= {"error", "_panel", "_tables", "_alt", "_undo", "_reply", "_frame", "_esm", "_css"}
+        ours |= {
+            "error",
+            "_panel",
+            "_tables",
+            "_remote",
+            "_alt",
+            "_undo",
+            "_reply",
+            "_frame",
+            "_esm",
+            "_css",
+        }
         taken = {n: v for n, v in sync_data.items() if n not in ours}
         wrong = (sync_data.keys() & ours) - {"_frame"}  # the browser keeps the last picture itself
         with self._lock:
@@ -304,6 +331,13 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         with self._undoable():
             self._go_to(self._start)
 
+    def _on_remote(self, _message: Mapping[str, Any]) -> None:
+        if self._asking is not None:
+            self._asking.ask(self.simulation)
+
+    def _show_remote(self, status: dict[str, str]) -> None:
+        self._remote = status
+
     def _on_json(self, _message: Mapping[str, Any]) -> None:
         self._answer({"kind": "json", "answer": self.simulation.to_dict()})
 
@@ -318,6 +352,7 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         "undo": widget._on_undo,
         "reset": widget._on_reset,
         "json": widget._on_json,
+        "remote": widget._on_remote,
     }.get(str(content.get("kind")))
     if serve is None:
         return
