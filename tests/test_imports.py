@@ -21,6 +21,8 @@ HOUSE = {
     "transformer": "numpy",
     "limits": "",
     "verdict": "",
+    "request": "",
+    "moment": "",
     "simulation": "numpy",
     "wire": "numpy",
     "answer": "numpy",
@@ -106,6 +108,7 @@ LIBRARIES |= {"httpx", "fastapi", "uvicorn", "torch"}
         ("import trainmem; trainmem.preset('Llama-3-8B'); trainmem.FIELDS", ""),
         ("import trainmem; trainmem.simulate().fixes()", "numpy"),
         ("import trainmem; trainmem.simulate(num_gpus=1).to_dict()", "numpy"),
+        ("import trainmem; trainmem.simulate(architecture='Llama-3-8B').fixes()", "numpy"),
     ],
 )
 def test_nothing_is_loaded_before_it_is_used(statement, allowed):
