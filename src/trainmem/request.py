@@ -26,12 +26,14 @@ from trainmem.transformer.adapter import (
 from trainmem.transformer.result import longest_length
 
 __all__ = [
+    "DERIVED",
     "PLAN_OPTIONS",
     "NotCovered",
     "check_derived",
     "check_plan",
     "check_request",
     "clamped",
+    "derived_inputs",
     "find_architecture",
     "find_gpu",
     "read_config",
@@ -54,6 +56,10 @@ PLAN_OPTIONS: Final[Mapping[str, Option]] = {
     if len(_own_choices(option)) > 1 or name not in SHARED
 }
 """The options of a plan that the ten inputs don't say, with the choices that they don't."""
+
+
+DERIVED: Final = ("model_params_b", "num_layers", "hidden_dim")
+"""The inputs that follow from an architecture."""
 
 
 class NotCovered(ConfigError):

@@ -8,6 +8,7 @@ visible view. Hosts without custom messages ask through the `_request` trait ins
 from __future__ import annotations
 
 import base64
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -23,8 +24,9 @@ from trainmem.asking import Asking, Server
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.figure import describe, plot
 from trainmem.frames import FrameRenderer
-from trainmem.model import TrainingMemory, check_gpu
+from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import panel, tables
+from trainmem.request import NotCovered, check_plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,11 +125,11 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._draft = False
         self._publications = 0
         self._answering: dict[str, Any] | None = None
-        self._before: tuple[TrainingConfig, str] | None = None
-        self._history: list[tuple[TrainingConfig, str]] = []
+        self._before: State | None = None
+        self._history: list[State] = []
         self._tables = tables()
         super().__init__(config, **inputs)
-        self._start = (self.config, self.gpu)
+        self._start = self._state
         if remote is not None:
             self._asking = Asking(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
@@ -171,7 +173,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                 try:
                     yield
                 except Exception:  # an observer's: what comes after it wasn't announced
-                    told = {"gpu", *self.traits(kind="input"), *self.traits(kind="output")}
+                    told = {*OTHERS, *self.traits(kind="input"), *self.traits(kind="output")}
                     self.send_state(told)
                     raise
                 finally:
@@ -258,15 +260,19 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     for name, value in taken.items():  # all before any is set
                         if name == "gpu":
                             check_gpu(value)
+                        elif name == "architecture":
+                            self.find(value)
+                        elif name == "plan":
+                            check_plan(value)
                         elif name in FIELDS:
-                            FIELDS[name].validate(value)
+                            self.check_input(name, value)
             except ConfigError:
-                refused = {n for n in taken if n in FIELDS or n == "gpu"}
+                refused = {n for n in taken if n in FIELDS or n in OTHERS}
                 taken = {n: v for n, v in taken.items() if n not in refused}
                 wrong |= refused
             try:
                 super().set_state(taken)
-            except TraitError:
+            except (TraitError, ConfigError):  # the latter where values don't go together
                 wrong |= taken.keys() & self.keys
             if wrong:
                 self.send_state(wrong)
@@ -305,19 +311,19 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     def _undoable(self, *, keep_open: bool = False) -> Iterator[None]:
         """Note the state before a change, for undo; all drafts of a drag count as one."""
         if self._before is None:
-            self._before = (self.config, self.gpu)
+            self._before = self._state
         try:
             yield
         finally:
             if not keep_open:
-                if self._before != (self.config, self.gpu):
+                if self._before != self._state:
                     self._history = [*self._history, self._before][-MAX_UNDO:]
                     self._undo = len(self._history)
                 self._before = None
 
-    def _go_to(self, state: tuple[TrainingConfig, str]) -> None:
-        config, gpu = state
-        self.update(**config.to_dict(), gpu=gpu)
+    def _go_to(self, state: State) -> None:
+        with self._lock:
+            self._apply(state)
 
     def _on_undo(self, _message: Mapping[str, Any]) -> None:
         with self._undoable():
@@ -338,6 +344,14 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     def _show_remote(self, status: dict[str, str]) -> None:
         self._remote = status
 
+    def _on_open(self, message: Mapping[str, Any]) -> None:
+        """Choose the architecture of a pasted or opened config.json."""
+        text, name = message.get("config"), message.get("name", "")
+        if not isinstance(text, str | Mapping) or not isinstance(name, str):
+            raise ConfigError("config.json", text, "must be the text of a config.json")
+        with self._undoable():
+            self.open_config(text if isinstance(text, Mapping) else _as_json(text), name)
+
     def _on_json(self, _message: Mapping[str, Any]) -> None:
         self._answer({"kind": "json", "answer": self.simulation.to_dict()})
 
@@ -351,6 +365,7 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         "set": widget._on_set,
         "undo": widget._on_undo,
         "reset": widget._on_reset,
+        "open": widget._on_open,
         "json": widget._on_json,
         "remote": widget._on_remote,
     }.get(str(content.get("kind")))
@@ -367,6 +382,17 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         finally:
             if widget._answering is not None:  # no picture or data carried the answer
                 widget._answer({"kind": "done"})
+
+
+def _as_json(text: str) -> Mapping[str, Any]:
+    """Parse what a browser sent: never a path to be read here."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotCovered(f"config.json is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise NotCovered("config.json must hold one JSON object")
+    return content
 
 
 def _recent(known: dict[str, Any], client: str, value: Any) -> dict[str, Any]:

@@ -60,7 +60,7 @@ PHASES: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
 }
 """Width of each phase (a picture of the order, not of the seconds) and its names, longest first."""
 
-TOOTH: Final = 6.0
+TOOTH: Final = 4.0
 """Points that a layer must have for its ups and downs to be drawn."""
 
 FEW: Final = 4
