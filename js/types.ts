@@ -11,14 +11,30 @@ export type Field = {
   values: number[];
 };
 
+export type Named = { name: string; label: string; help: string };
+
+/** One option of a plan: a choice, or a number where there are no choices. */
+export type Option = Named & {
+  group: string;
+  choices: { value: unknown; label: string }[];
+  default: unknown;
+};
+
+type Values = Record<string, number | string>;
+
 export type Tables = {
   fields: Field[];
-  presets: { name: string; values: Record<string, number | string> }[];
+  presets: { name: string; values: Values; architecture: Values }[];
+  architectures: { name: string; label: string }[];
+  derived: string[];
+  plan: Option[];
   gpus: { label: string; gb: number }[];
 };
 
 export type Panel = {
-  fits: boolean;
+  grade: "fits" | "uncertain" | "does not fit";
+  note: { text: string; offer: string };
+  detail: [string, string, string][];
   headline: string;
   banner: string;
   footer: string;
@@ -38,6 +54,7 @@ export type Message = {
   client?: string;
   answers?: number;
   answer?: unknown;
+  alt?: string;
 };
 
 export type Status = "waiting" | "live" | "disconnected";

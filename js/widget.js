@@ -3,7 +3,7 @@
  * The front end of `trainmem.TrainingMemoryWidget`: it paints what Python publishes and asks
  * for changes. Python is the source of truth; nothing here computes memory.
  *
- * @import {Field, Message, Model, Panel, Status, Tables, View} from "./types"
+ * @import {Field, Message, Model, Named, Option, Panel, Status, Tables, View} from "./types"
  */
 
 const MAX_IN_FLIGHT = 3; // each new message carries the TCP ACK that frees the frame before it
@@ -14,7 +14,8 @@ const WAITING_MS = 1_500; // unanswered for so long: the kernel is busy
 const LOST_MS = 4_000; // the same with a kernel known to be idle: nobody is there
 const SILENT_MS = 30_000; // the same where the host doesn't tell what its kernel does
 const INPUTS = ["num_gpus", "model_params_b", "gpu_memory_gb", "micro_batch", "seq_length",
-  "num_layers", "hidden_dim", "precision_bits", "zero_stage", "grad_ckpt", "gpu"];
+  "num_layers", "hidden_dim", "precision_bits", "zero_stage", "grad_ckpt", "gpu",
+  "architecture", "plan"];
 
 /**
  * Talk to one Python model, for all its views: liveness, numbered requests, answers.
@@ -192,10 +193,11 @@ function connect(model, signal) {
     sayHello,
     tick,
     /** Ask for something else than new values, after those that still wait.
-     * @param {"undo" | "reset" | "json" | "remote"} kind */
-    ask(kind) {
+     * @param {"undo" | "reset" | "json" | "remote" | "open" | "timeline"} kind
+     * @param {Record<string, unknown>} [more] */
+    ask(kind, more = {}) {
       pump(true);
-      post({ kind });
+      post({ ...more, kind });
     },
     status: () => status,
     /** @param {string} name */
@@ -283,13 +285,13 @@ function download(text, name, later) {
 
 /**
  * A control for one field: `node` to show, `set(value)` to paint unless it is in use.
- * @typedef {{node: HTMLElement, set: (value: number) => void,
+ * @typedef {{node: HTMLElement, set: (value: any) => void,
  *   invalid: (bad: boolean) => void}} Control
  * @typedef {(changes: Record<string, unknown>, draft?: boolean) => void} Change
  */
 
-/** @param {Field} field @param {string} uid @param {Change} change
- * @returns {HTMLInputElement & {put: (value: number) => void,
+/** @param {Named} field @param {string} uid @param {Change} change
+ * @returns {HTMLInputElement & {put: (value: unknown) => void,
  *   invalid: (bad: boolean) => void}} */
 function textbox(field, uid, change) {
   const box = make("input", {
@@ -318,7 +320,7 @@ function textbox(field, uid, change) {
     }
   });
   return Object.assign(box, {
-    put(/** @type {number} */ value) {
+    put(/** @type {unknown} */ value) {
       before = String(value);
       if (!editing) box.value = before;
     },
@@ -429,6 +431,68 @@ function gpuControl(field, uid, change, tables, chosen) {
   };
 }
 
+/** @param {Option} option @param {string} uid @param {Change} change @returns {Control} */
+function optionControl(option, uid, change) {
+  const { name, label, help, choices } = option;
+  const head = make("label", { for: `${uid}-${name}`, title: help }, label);
+  if (!choices.length) {
+    const box = textbox(option, uid, change);
+    return { node: make("div", { class: "tm-row" }, head, make("span"), box), set: box.put,
+      invalid: box.invalid };
+  }
+  const select = make("select", { id: `${uid}-${name}`, title: help });
+  for (const { value, label: text } of choices) {
+    select.append(make("option", { value: JSON.stringify(value) }, text));
+  }
+  select.addEventListener("change", () => change({ [name]: JSON.parse(select.value) }));
+  return {
+    node: make("div", { class: "tm-row" }, head, select),
+    set(value) { select.value = JSON.stringify(value); },
+    invalid: (bad) => select.setAttribute("aria-invalid", String(bad)),
+  };
+}
+
+/** Choose an architecture, by name or by its config.json. @param {Tables} tables
+ * @param {string} uid @param {Change} change @param {(text: string) => void} open */
+function architectureControl(tables, uid, change, open) {
+  const select = make("select", { id: `${uid}-architecture` });
+  const custom = make("option");
+  select.append(make("option", { value: "" }, "Any (reduced-order model)"), custom);
+  for (const { name, label } of tables.architectures) {
+    select.append(make("option", { value: name }, label));
+  }
+  select.append(make("option", { value: "open" }, "Open config.json …"));
+  const area = make("textarea", { rows: "3", placeholder: "Paste a Hugging Face config.json",
+    "aria-label": "config.json" });
+  const file = make("input", { type: "file", accept: ".json", "aria-label": "config.json file" });
+  const paste = make("div", { class: "tm-stack" }, area, file);
+  paste.hidden = true;
+  const given = (/** @type {string} */ text) => {
+    paste.hidden = text.trim() !== "";
+    if (paste.hidden) open(text);
+  };
+  select.addEventListener("change", () => {
+    paste.hidden = select.value !== "open";
+    if (paste.hidden) change({ architecture: select.value });
+    else area.focus();
+  });
+  area.addEventListener("keydown", (event) => event.stopPropagation());
+  area.addEventListener("change", () => given(area.value));
+  file.addEventListener("change", () => void file.files?.[0]?.slice(0, 1 << 20).text().then(given));
+  return {
+    select,
+    node: make("div", { class: "tm-stack" }, make("div", { class: "tm-row" },
+      make("label", { for: select.id }, "Architecture"), select), paste),
+    /** @param {string} name */
+    set(name) {
+      custom.hidden = name === "" || tables.architectures.some((known) => known.name === name);
+      custom.value = custom.hidden ? "-" : name;
+      custom.textContent = name;
+      if (paste.hidden) select.value = name;
+    },
+  };
+}
+
 /**
  * Show one view of the model in `el`; return what takes it down.
  * @param {Model} model @param {HTMLElement} el @param {ReturnType<typeof connect>} link
@@ -465,7 +529,7 @@ function show(model, el, link) {
   preset.append(custom);
   preset.addEventListener("change", () => {
     const chosen = tables.presets.find(({ name }) => name === preset.value);
-    if (chosen) change({ ...chosen.values });
+    if (chosen) change({ ...(model.get("architecture") ? chosen.architecture : chosen.values) });
   });
   const state = make("span", { class: "tm-state", role: "status" });
   const reset = button("Reset", () => link.ask("reset"));
@@ -475,8 +539,11 @@ function show(model, el, link) {
   /** @type {Map<string, Control>} */
   const controls = new Map();
   const groups = make("div", { class: "tm-controls", role: "group", "aria-label": "Inputs" });
+  const architecture = architectureControl(tables, uid, change,
+    (text) => link.ask("open", { config: text }));
   for (const group of ["Model", "Batch", "Cluster", "Training"]) {
     const box = make("fieldset", {}, make("legend", {}, group));
+    if (group === "Model") box.append(architecture.node);
     for (const field of tables.fields.filter((f) => f.group === group)) {
       let control;
       if (field.name === "gpu_memory_gb") {
@@ -488,6 +555,17 @@ function show(model, el, link) {
     }
     groups.append(box);
   }
+  const plan = make("details", { class: "tm-plan" }, make("summary", {}, "How the step is run"));
+  for (const group of new Set(tables.plan.map((option) => option.group))) {
+    const box = make("fieldset", {}, make("legend", {}, group));
+    for (const option of tables.plan.filter((o) => o.group === group)) {
+      const control = optionControl(option, uid, change);
+      controls.set(option.name, control);
+      box.append(control.node);
+    }
+    plan.append(box);
+  }
+  groups.append(plan);
 
   const alert = make("p", { class: "tm-error", role: "alert", id: `${uid}-error` });
   const headline = make("strong");
@@ -500,8 +578,16 @@ function show(model, el, link) {
   const image = make("img", { alt: "" });
   const figure = make("div", { class: "tm-figure" }, image);
   const table = make("table", { class: "tm-hidden" });
+  const steps = make("img", { alt: "" });
+  const time = make("details", {}, make("summary", {}, "One step over time"), steps);
+  time.addEventListener("toggle", askTime);
+  const alive = make("table", { class: "tm-detail" });
+  const detail = make("details", {}, make("summary", {}, "What is alive at the peak"), alive);
+  const omits = make("span");
+  const offer = button("", () => architecture.select.focus());
+  const note = make("p", { class: "tm-note" }, omits, " ", offer);
   const result = make("div", { class: "tm-result" }, alert, banner, spoken, fixes, cards, figure,
-    table);
+    time, detail, note, table);
 
   const footer = make("span", { class: "tm-facts" });
   const copyButton = (/** @type {string} */ text, /** @type {"python" | "curl"} */ what) => {
@@ -520,8 +606,9 @@ function show(model, el, link) {
   let wantsJson = false;
   const run = button("", () => link.ask("remote"));
   const told = make("p", { class: "tm-remote", "aria-live": "polite" });
-  const foot = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"),
-    copyButton("Copy curl", "curl"), json, run, footer, told);
+  const curl = copyButton("Copy curl", "curl");
+  const foot = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"), curl, json,
+    run, footer, told);
 
   const root = make("div", { class: "trainmem" }, head,
     make("div", { class: "tm-body" }, groups, result), foot);
@@ -548,23 +635,33 @@ function show(model, el, link) {
     const status = link.status();
     root.dataset.theme = hostTheme();
     root.dataset.status = status;
-    root.dataset.fits = String(panel.fits);
+    root.dataset.grade = panel.grade;
     write(state, { live: "", waiting: "Waiting for the kernel …",
       disconnected: "Disconnected: run the cell again" }[status]);
     const dead = status === "disconnected" || (status === "waiting" && !everLive);
     everLive ||= status === "live";
     for (const node of /** @type {NodeListOf<HTMLButtonElement>} */ (
-      root.querySelectorAll("input, select, button"))) {
+      root.querySelectorAll("input, select, button, textarea"))) {
       node.disabled = dead && !node.closest(".tm-foot") || (dead && node === json);
     }
     const error = model.get("error");
+    const options = { ...Object.fromEntries(tables.plan.map((o) => [o.name, o.default])),
+      ...model.get("plan") };
     for (const [name, control] of controls) {
       const names = name === "gpu_memory_gb" ? [name, "gpu"] : [name]; // one control for both
       control.invalid(names.some((n) => error.startsWith(`${n}:`)));
-      if (!names.some(link.pending)) control.set(model.get(name));
+      if (!names.some(link.pending)) control.set(model.get(name) ?? options[name]);
     }
-    const same = tables.presets.find(({ values }) =>
-      Object.entries(values).every(([name, value]) => name === "gpu" || model.get(name) === value));
+    const named = model.get("architecture");
+    if (!link.pending("architecture")) architecture.set(named);
+    for (const name of tables.derived) {
+      for (const node of controls.get(name)?.node.querySelectorAll("input") ?? []) {
+        node.disabled ||= named !== "";
+        if (named && node.type === "text") node.value = String(+(+node.value).toPrecision(4));
+      }
+    }
+    const same = tables.presets.find((p) => Object.entries(named ? p.architecture : p.values)
+      .every(([name, value]) => name === "gpu" || model.get(name) === value));
     custom.hidden = same !== undefined;
     if (!INPUTS.some(link.pending)) preset.value = same?.name ?? "";
     write(alert, error);
@@ -574,6 +671,13 @@ function show(model, el, link) {
     paintFixes(panel);
     paintCards(panel);
     write(footer, panel.footer);
+    plan.hidden = time.hidden = detail.hidden = named === "";
+    curl.hidden = panel.curl === "";
+    write(omits, panel.note.text);
+    write(offer, panel.note.offer);
+    note.hidden = panel.note.text === "";
+    alive.replaceChildren(...panel.detail.map(([name, value, why]) => make("tr", {},
+      make("th", { scope: "row" }, name), make("td", {}, value), make("td", {}, why))));
     paintRemote(dead);
     image.alt = model.get("_alt");
     const rows = panel.table.map(([name, value]) => make("tr", {},
@@ -587,7 +691,7 @@ function show(model, el, link) {
   function paintRemote(dead) {
     /** @type {{host?: string, state?: string, text?: string}} */
     const { host = "", state: outcome = "", text = "" } = model.get("_remote") ?? {};
-    run.hidden = host === "";
+    run.hidden = host === "" || model.get("architecture") !== ""; // servers know the ten inputs
     run.disabled = dead || outcome === "running";
     write(run, `Run on ${host}`);
     write(told, ({ agrees: "✓ ", differs: "≠ ", failed: "✗ " }[outcome] ?? "") + text);
@@ -600,11 +704,12 @@ function show(model, el, link) {
   function paintFixes(panel) {
     const undoable = Number(model.get("_undo"));
     undo.hidden = !undoable;
-    fixes.hidden = panel.fits && !undoable;
-    const now = JSON.stringify([panel.fits, panel.fixes]);
+    fixes.hidden = panel.grade === "fits" && !undoable;
+    const now = JSON.stringify([panel.grade, panel.fixes]);
     if (now === shownFixes) return; // a button under the finger stays the same button
     shownFixes = now;
-    const label = panel.fits ? "" : panel.fixes.length ? "Fits with" : "No single change fits";
+    let label = panel.fixes.length ? "Fits with" : "";
+    if (!label && panel.grade === "does not fit") label = "No single change fits";
     fixes.replaceChildren(make("span", {}, label), ...panel.fixes.map((fix) =>
       button(`${fix.label} → ${fix.gb}`, () => change({ [fix.field]: fix.value,
         ...(fix.field === "gpu_memory_gb" && { gpu: fix.label }) }))), undo);
@@ -658,7 +763,28 @@ function show(model, el, link) {
     image.dataset.frame = String(id);
     if (shown.url) URL.revokeObjectURL(shown.url);
     Object.assign(shown, { id, draft, key: content.key, url });
-    if (!draft) keep(bytes);
+    if (!draft) {
+      keep(bytes);
+      askTime();
+    }
+  }
+
+  // -- one step over time: drawn on demand, at rest
+  const timed = { id: -1, key: "", url: "" };
+  function askTime() {
+    if (!time.open || time.hidden || shown.draft) return;
+    if (timed.id !== shown.id || timed.key !== shown.key) link.ask("timeline", { ...want });
+  }
+
+  /** @param {Message} content @param {DataView} bytes */
+  function showTime(content, bytes) {
+    if (content.key !== key() || signal.aborted || !bytes) return;
+    if (timed.url) URL.revokeObjectURL(timed.url);
+    timed.url = URL.createObjectURL(
+      new Blob([/** @type {BlobPart} */ (bytes)], { type: "image/png" }));
+    Object.assign(timed, { id: content.id, key: content.key });
+    steps.src = timed.url;
+    steps.alt = content.alt ?? "";
   }
 
   /** Keep the picture at rest in the saved notebook, without a message. @param {DataView} bytes */
@@ -682,6 +808,7 @@ function show(model, el, link) {
       ? { ...want, frame: shown.draft ? -1 : shown.id, key: shown.key } : null),
     message(content, buffers) {
       if (content.kind === "frame") void frame(content, buffers[0]);
+      if (content.kind === "timeline") showTime(content, buffers[0]);
       if (content.kind === "json" && wantsJson) {
         wantsJson = false;
         download(JSON.stringify(content.answer, null, 1), "trainmem.json", later);
@@ -740,7 +867,7 @@ function show(model, el, link) {
     clearTimeout(speaking);
     for (const run of due) run();
     cancelAnimationFrame(painting);
-    if (shown.url) URL.revokeObjectURL(shown.url);
+    for (const { url } of [shown, timed]) if (url) URL.revokeObjectURL(url);
     root.remove();
   };
 }

@@ -6,6 +6,7 @@ import base64
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -194,8 +195,11 @@ def test_takes_a_layout() -> None:
 
 def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:
     widget = TrainingMemoryWidget()
-    assert widget._esm == (JS / "widget.js").read_text(encoding="utf-8")
-    assert widget._css == (JS / "widget.css").read_text(encoding="utf-8")
+    for sent, name in ((widget._esm, "widget.js"), (widget._css, "widget.css")):
+        whole = (JS / name).read_text(encoding="utf-8")
+        code = re.sub(r"^ *//[^\n]*\n|/\*.*?\*/", "", whole, flags=re.M | re.S)
+        assert re.sub(r"\s+", "", sent) == re.sub(r"\s+", "", code), "only comments may go"
+    assert len((widget._esm + widget._css).encode()) < 40_000
     code = (
         "import trainmem.widget as w; c = w.TrainingMemoryWidget;"
         "print(type(c._esm).__name__, type(c._css).__name__)"

@@ -10,10 +10,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,7 +63,13 @@ def _front_end(name: str) -> str | Path:
     """Return a file of the front end as text, or under ``ANYWIDGET_HMR=1`` as a live path."""
     packed = Path(__file__).parent / "static"
     path = (packed if packed.is_dir() else Path(__file__).parents[2] / "js") / name
-    return path if os.environ.get("ANYWIDGET_HMR") == "1" else path.read_text(encoding="utf-8")
+    if os.environ.get("ANYWIDGET_HMR") == "1":
+        return path
+    # Every widget sends and every notebook stores it: without block comments and indentation.
+    text = re.sub(
+        r"^ *//[^\n]*\n|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.M | re.S
+    )
+    return re.sub(r"\n\s*", "\n", text)
 
 
 class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
@@ -337,6 +345,20 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         with self._undoable():
             self._go_to(self._start)
 
+    def _on_timeline(self, message: Mapping[str, Any]) -> None:
+        """Draw one step over time for one view; only an architecture has one."""
+        view = _view(message)
+        if view is None or self.simulation.architecture is None:
+            return
+        size = (max(view.width / 72, 5.5), 4.2)  # a point is a CSS pixel, as in the frames
+        figure = self.simulation.timeline(view.theme, size=size)
+        png = BytesIO()
+        figure.savefig(png, format="png", dpi=72 * min(view.ratio, 2.0))
+        alt = self.simulation.moment.peak.explanation if self.simulation.moment else ""
+        self._answer(
+            {"kind": "timeline", "id": self._frame_id, "key": view.key, "alt": alt}, png.getvalue()
+        )
+
     def _on_remote(self, _message: Mapping[str, Any]) -> None:
         if self._asking is not None:
             self._asking.ask(self.simulation)
@@ -368,6 +390,7 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         "open": widget._on_open,
         "json": widget._on_json,
         "remote": widget._on_remote,
+        "timeline": widget._on_timeline,
     }.get(str(content.get("kind")))
     if serve is None:
         return
