@@ -94,8 +94,8 @@ class SweepPanel(Panel):
         """Draw the areas, the curve, the capacity and the request."""
         super().update(simulation, top)
         self.ends = self.range(simulation)
-        self.octaves, x = curve_points(*self.ends)
-        low, high = (np.minimum(gb, FAR * top) for gb in self._curves(simulation, x))
+        self.octaves, self.x = curve_points(*self.ends)
+        low, high = (np.minimum(gb, FAR * top) for gb in self._curves(simulation))
         self.low, self.high = low, high
         for area, floor, ceiling in zip(self.areas, (0 * low, low), (low, high), strict=True):
             area.set_xy(_outline(self.octaves, floor, ceiling))
@@ -113,8 +113,8 @@ class SweepPanel(Panel):
         self.places.block(0, line - 1, self.places.width, line + 1)
         self.places.block(self.here - 5, y - 5, self.here + 5, y + 5)
 
-    def _curves(self, simulation: Simulation, x: Array) -> tuple[Array, Array]:
-        """Return the lower area's top and the total at `x`, GB.
+    def _curves(self, simulation: Simulation) -> tuple[Array, Array]:
+        """Return the lower area's top and the total at `self.x`, GB.
 
         Through the sweep and the request itself, so that the point lies on the curve.
         """
@@ -124,11 +124,11 @@ class SweepPanel(Panel):
         def joined(along: Array, value: float) -> Array:
             return np.concatenate((along[:place], (value,), along[place:]))
 
-        known, wanted = self.straight(joined(sweep.x, here)), self.straight(x)
+        known, wanted = self.straight(joined(sweep.x, here)), self.straight(self.x)
 
         def through(along: Any, value: float) -> Array:
             if np.ndim(along) == 0:  # a part that the sweep doesn't change
-                return np.full(len(x), along / GB)
+                return np.full(CURVE_POINTS, along / GB)
             return np.asarray(np.interp(wanted, known, joined(along, value)) / GB)
 
         parts = sweep.components
@@ -241,7 +241,7 @@ class GpuPanel(SweepPanel):
             spots += [Spot(right, y + 3 + row * ROW, "right", "bottom") for row in (1, 2)]
             self.write(self.fewest_label, f"{words} →", spots)
             return
-        total = float(np.interp(math.log2(fewest), self.octaves, self.high))
+        total = float(np.interp(self.straight(fewest), self.straight(self.x), self.high))
         self.diamond.set_data((math.log2(fewest),), (total,))
         u, v = self.along(fewest), self.up(total)
         self.places.block(u - 4, v - 4, u + 4, v + 4)
