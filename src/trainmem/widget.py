@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
+from ipywidgets import Layout  # type: ignore[import-untyped]
 from traitlets import Bytes, Dict, Int, TraitError, Unicode, observe
 
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
@@ -102,6 +103,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _esm = _front_end("widget.js")
     _css = _front_end("widget.css")
     _by_trait = False
+    _own_layout: Layout | None = None
 
     def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
         layout = inputs.pop("layout", None)
@@ -116,10 +118,12 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._before: tuple[TrainingConfig, str] | None = None
         self._history: list[tuple[TrainingConfig, str]] = []
         self._tables = tables()
-        super().__init__(config, **inputs)
-        self._start = (self.config, self.gpu)
         if layout is not None:
             self.layout = layout
+        super().__init__(config, **inputs)
+        self._start = (self.config, self.gpu)
+        if not isinstance(layout, Layout):
+            self._own_layout = self.layout
         self.on_msg(_handle_message)
 
     def figure(self, theme: str = "light") -> Figure:
@@ -132,6 +136,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             self._renderer.close()
             self._clients.clear()
             super().close()
+            if self._own_layout is not None:  # ipywidgets would keep it for ever
+                self._own_layout.close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the live view, and the picture for viewers that can't run it."""
