@@ -1,8 +1,4 @@
-"""How fast the kernel side is: a frame beside a rebuilt figure, the model, the import.
-
-Run with ``pytest tests/benchmarks/test_kernel.py``. Nothing is asserted about time: ratios are
-printed with their spread, both sides measured in turn so that a busy machine slows both.
-"""
+"""How fast the kernel side is: a frame beside a rebuilt figure, the model, the import."""
 
 from __future__ import annotations
 
@@ -11,21 +7,26 @@ import itertools
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from trainmem import simulate
+from trainmem import TrainingMemoryWidget, simulate
 from trainmem.figure import COLORS, THEMES, draw_budget, draw_gpu_sweep, draw_seq_sweep, frame_size
 from trainmem.frames import FrameRenderer, _Surface
 from trainmem.reduced import totals
+from trainmem.widget import _handle_message
+
+from .table import in_turn
 
 SIZE = (900, 620)  # pixels
 LENGTHS = itertools.cycle(range(2048, 8192, 64))  # a slider that moves
 
 
-def pyplot_by_hand(**how) -> bytes:
+def pyplot_by_hand() -> bytes:
     """The same picture as one would write it in a notebook cell."""
     s, theme = simulate(seq_length=next(LENGTHS)), THEMES["light"]
     capacity, need = s.gpu_capacity_gb, s.per_gpu_total_gb
@@ -73,12 +74,7 @@ def pyplot_by_hand(**how) -> bytes:
         ax.spines[:].set_visible(False)
     one.set(xlabel="GPUs (log)", ylabel="GB per GPU")
     two.set(xlabel="tokens (log)")
-    return saved(figure, **how)
-
-
-def pyplot_inline() -> bytes:
-    """The same as ``%matplotlib inline`` shows it, which crops to what was drawn."""
-    return pyplot_by_hand(bbox_inches="tight")
+    return saved(figure)
 
 
 def pyplot_with_our_panels() -> bytes:
@@ -90,66 +86,65 @@ def pyplot_with_our_panels() -> bytes:
     return saved(figure)
 
 
-def saved(figure, **how) -> bytes:
+def saved(figure) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, **how)
+    figure.savefig(buffer)
     plt.close(figure)
     return buffer.getvalue()
 
 
-@pytest.fixture(scope="module")
-def frame():
-    """A frame of the same size, with its simulation: what follows a change of a trait."""
+def changing() -> Callable[[], object]:
+    """A change of a trait of a widget that one browser shows, up to the finished PNG."""
+    widget = TrainingMemoryWidget()
+    sent: list[bytes] = []
+    widget.send = lambda content, buffers=None: sent.extend(buffers or ())
+    views = [{"width": SIZE[0], "ratio": 1, "theme": "light"}]
+    _handle_message(widget, {"kind": "hello", "client": "c", "views": views}, [])
+
+    def change() -> bytes:
+        widget.seq_length = next(LENGTHS)
+        return sent.pop()
+
+    return change
+
+
+def drawing() -> Callable[[], object]:
+    """A frame with its simulation, at the size of the rebuilt figure."""
     surface = _Surface(SIZE, 1, "light")
-
-    def draw() -> bytes:
-        return surface.draw(simulate(seq_length=next(LENGTHS)))
-
-    draw()
-    return draw
+    return lambda: surface.draw(simulate(seq_length=next(LENGTHS)))
 
 
-def milliseconds(call) -> float:
-    start = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - start)
+def timed(call: Callable[[], object]) -> Callable[[], float]:
+    """Return what measures a call, ms."""
+
+    def measure() -> float:
+        start = time.perf_counter()
+        call()
+        return 1e3 * (time.perf_counter() - start)
+
+    return measure
 
 
-def report(capsys, text: str) -> None:
-    with capsys.disabled():
-        print(f"\n{text}")
+def test_frame_beside_a_rebuilt_figure(add: Callable[..., None]) -> None:
+    names = ("by hand", "on our panels")
+    rebuilds = [timed(rebuild) for rebuild in (pyplot_by_hand, pyplot_with_our_panels)]
+    change, frame, *rebuilt = in_turn([timed(changing()), timed(drawing()), *rebuilds], 25)
+    for name, times in zip(names, rebuilt, strict=True):
+        against = f"pyplot {name}, savefig, {SIZE[0]}×{SIZE[1]}"
+        add("trait → PNG in the kernel", "ms", change, times, against, "faster", "≥ 20×")
+        add(
+            f"simulation → frame, {SIZE[0]}×{SIZE[1]}",
+            "ms",
+            frame,
+            times,
+            against,
+            "faster",
+            "≥ 20×",
+        )
 
 
-def spread(values) -> str:
-    low, middle, high = np.percentile(values, (25, 50, 75))
-    return f"{middle:.4g} (quartiles {low:.4g} to {high:.4g})"
-
-
-@pytest.mark.parametrize("rebuild", [pyplot_by_hand, pyplot_inline, pyplot_with_our_panels])
-def test_frame_beside_a_rebuilt_figure(capsys, frame, rebuild):
-    """A frame follows frames as a slider is dragged: ten of them beside each rebuilt figure."""
-    rebuild()
-    rounds = [(milliseconds(rebuild), [milliseconds(frame) for _ in range(10)]) for _ in range(20)]
-    slow = np.array([rebuilt for rebuilt, _ in rounds])
-    fast = np.array([np.mean(frames) for _, frames in rounds])
-    report(
-        capsys,
-        f"{rebuild.__name__}, {SIZE[0]} × {SIZE[1]} pixels, simulation included: "
-        f"rebuilt {spread(slow)} ms, frame {spread(fast)} ms, ratio {spread(slow / fast)}; "
-        f"PNG {len(rebuild())} and {len(frame())} bytes",
-    )
-
-
-def test_frame(benchmark, frame):
-    benchmark.group = "frame"
-    benchmark(frame)
-
-
-@pytest.mark.parametrize("ratio", [1, 2])
-@pytest.mark.parametrize("width", [440, 660, 900])
-def test_frame_of_a_view(benchmark, width, ratio):
-    benchmark.group = "frame"
-    benchmark.extra_info["pixels"] = [ratio * side for side in frame_size(width)]
+@pytest.mark.parametrize(("width", "ratio"), [(440, 1), (660, 1), (900, 1), (900, 2)])
+def test_frame_of_a_view(benchmark: Any, add: Callable[..., None], width: int, ratio: int) -> None:
     renderer = FrameRenderer()
 
     def draw() -> bytes:
@@ -158,57 +153,66 @@ def test_frame_of_a_view(benchmark, width, ratio):
 
     draw()
     benchmark(draw)
+    add_benchmark(add, benchmark, f"frame of a view {width} wide at {ratio}×", "ms")
 
 
-def test_first_frame(benchmark):
+def test_first_frame(benchmark: Any, add: Callable[..., None]) -> None:
     """A new view: nothing is kept yet."""
-    benchmark.group = "frame"
     simulation = simulate()
     benchmark(lambda: FrameRenderer().render(simulation, width=900, ratio=1, theme="light"))
+    add_benchmark(add, benchmark, "first frame of a view", "ms")
 
 
-def test_axis_change(benchmark):
+def test_axis_change(benchmark: Any, add: Callable[..., None]) -> None:
     """A frame whose axes were never drawn: the top of the GB axis moved."""
-    benchmark.group = "frame"
     surface = _Surface(frame_size(900), 1, "light")
     simulations = itertools.cycle([simulate(gpu_memory_gb=gb) for gb in np.geomspace(1, 1e5, 60)])
     benchmark(lambda: surface.draw(next(simulations)))
+    add_benchmark(add, benchmark, "frame on new axes", "ms")
 
 
-def test_simulate(benchmark):
+def test_simulate(benchmark: Any, add: Callable[..., None], reference: dict[str, Any]) -> None:
     """One request with both sweeps."""
-    benchmark.group = "model"
     benchmark(lambda: simulate(seq_length=next(LENGTHS)))
+    published = reference["compute_ms"]
+    add_benchmark(
+        add, benchmark, "simulate(), both sweeps", "ms", [published],
+        "published answer, its own hardware", "faster", "≤ 0.11 ms",
+    )  # fmt: skip
 
 
-def test_grid(benchmark, capsys):
-    """Totals of a grid, on one core."""
-    benchmark.group = "model"
+def add_benchmark(add: Callable[..., None], benchmark: Any, what: str, *rest: Any) -> None:
+    """Add a row of what pytest-benchmark measured, ms."""
+    if benchmark.stats is not None:  # None under --benchmark-disable
+        unit, *rest = rest
+        add(what, unit, [1e3 * seconds for seconds in benchmark.stats.stats.data], *rest)
+
+
+def test_grid(add: Callable[..., None]) -> None:
+    """Totals of a grid on one core, beside NumPy adding two arrays of that size."""
     grid = np.ix_(np.arange(1, 129), np.arange(1, 65) * 256, np.arange(4), np.arange(1, 65))
     micro, length, stage, gpus = grid
+    size = np.broadcast(*grid).size
+    one, two = np.ones(size), np.ones(size)
 
-    def sweep():
+    def sweep() -> object:
         return totals(
             model_params_b=8.0, num_gpus=gpus, micro_batch=micro, seq_length=length,
             num_layers=32, hidden_dim=4096, precision_bits=16, zero_stage=stage, grad_ckpt=1,
         )  # fmt: skip
 
-    found = benchmark(sweep)
-    times = [milliseconds(sweep) for _ in range(5)]
-    report(
-        capsys, f"grid: {spread([found.size / ms / 1e3 for ms in times])} million configurations/s"
+    here, plain = in_turn([timed(sweep), timed(lambda: one + two)], 9)
+    rates = [[size / ms / 1e3 for ms in times] for times in (here, plain)]
+    add(
+        "configurations of a grid", "million/s", *rates, "NumPy, one addition each", "of it", "≥ 10"
     )
 
 
-def test_import_beside_numpy(capsys):
-    def start(code: str) -> float:
-        return milliseconds(lambda: subprocess.run([sys.executable, "-c", code], check=True))
+def test_import_beside_numpy(add: Callable[..., None]) -> None:
+    def start(code: str) -> Callable[[], float]:
+        return timed(lambda: subprocess.run([sys.executable, "-c", code], check=True))
 
-    programs = ("import numpy", "import trainmem", "import trainmem; trainmem.simulate()")
-    times = np.array([[start(code) for code in programs] for _ in range(12)])
-    numpy_alone, bare, first_answer = times.T
-    report(
-        capsys,
-        f"import numpy {spread(numpy_alone)} ms, import trainmem {spread(bare)} ms; "
-        f"trainmem with its first answer less numpy alone: {spread(first_answer - numpy_alone)} ms",
-    )
+    programs = ("import trainmem", "import trainmem; trainmem.simulate()", "import numpy")
+    bare, answered, numpy_alone = in_turn([start(code) for code in programs], 12)
+    for what, times in (("import", bare), ("import, first answer", answered)):
+        add(what, "ms", times, numpy_alone, "import numpy", "of it", "≤ 30 ms more")

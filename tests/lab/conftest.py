@@ -164,14 +164,14 @@ class Notebook:
             [name, args or {}],
         )
 
-    def run(self, timeout: float = 60_000) -> None:
-        """Run all cells and wait for a widget that has heard from its kernel."""
+    def run(self, command: str = "notebook:run-all-cells", timeout: float = 60_000) -> None:
+        """Run all cells, or some; wait for a widget that has heard from its kernel."""
         self.until(
             "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
             " === 'idle'",
             timeout=timeout,
         )
-        self.command("notebook:run-all-cells")
+        self.command(command)
         self.alive(timeout=timeout)
 
     def alive(self, index: int = 0, timeout: float = 60_000) -> None:

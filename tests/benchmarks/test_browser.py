@@ -1,0 +1,191 @@
+"""How fast the picture follows the finger, in a real JupyterLab and a real Chromium.
+
+One notebook holds the widget and its rivals, so that all share kernel, server and page; they
+take turns, so that a busy machine slows all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lab.conftest import Notebook
+
+HERE = Path(__file__).parent
+CELLS = (
+    f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
+    "%matplotlib inline\n"
+    "import rivals, trainmem\n"
+    "w = trainmem.TrainingMemoryWidget()\nw",
+    "by_trait = rivals.ByTrait(w)\nby_trait",
+    "rivals.Echo()",
+    "rivals.interact(w)",
+    "rivals.ipympl_figure(w)",
+)
+SUBJECTS = {  # how a change of the picture is seen, where it is, and the slider that is pressed
+    "widget": ("img", ".trainmem img", ".trainmem input[type=range][aria-label=Layers]"),
+    "trait": ("img", ".bench-trait img", ".bench-trait input"),
+    "echo": ("text", ".bench-echo output", ".bench-echo input"),
+    "interact": (
+        "output",
+        ".widget-interact .widget-output",
+        ".bench-interact .noUi-handle",
+    ),
+    "ipympl": (
+        "canvas",
+        ".bench-ipympl canvas",
+        ".bench-ipympl-slider .noUi-handle",
+    ),
+}
+TRIALS = 30
+EVENTS, HZ, DRAGS = 120, 60, 5
+
+# Notes in the kernel which value each numbered frame shows.
+RECORD = """
+values = {}
+send = w.send
+def record(content, buffers=None):
+    if content.get("kind") == "frame":
+        values[str(content["id"])] = w.num_layers
+    send(content, buffers)
+w.send = record
+"""
+
+
+@pytest.fixture
+def page(open_notebook: Callable[..., Notebook]) -> Iterator[Notebook]:
+    notebook = open_notebook(*CELLS, viewport={"width": 1400, "height": 2600})
+    notebook.page.evaluate((HERE / "stopwatch.js").read_text())
+    notebook.run("notebook:run-cell-and-select-next")  # the others take their size from it
+    notebook.command("notebook:run-all-below")
+    for _, picture, slider in SUBJECTS.values():
+        notebook.page.wait_for_selector(slider, timeout=60_000)
+        notebook.page.wait_for_selector(picture, timeout=60_000, state="attached")
+    notebook.page.wait_for_timeout(2000)
+    for name, (kind, picture, _) in SUBJECTS.items():
+        notebook.page.evaluate(
+            "([kind, picture, name]) => stopwatch.watch(kind, picture, name)", [kind, picture, name]
+        )
+    yield notebook
+    assert notebook.errors == []
+
+
+def pressing(notebook: Notebook, name: str) -> Callable[[], float]:
+    """Return what moves a slider by one key press and tells the ms until it was seen."""
+    keys = ["ArrowRight", "ArrowLeft"]
+
+    def press() -> float:
+        page = notebook.page
+        page.locator(SUBJECTS[name][2]).focus()
+        page.evaluate("(name) => stopwatch.arm(name)", name)
+        keys.reverse()
+        page.keyboard.down(keys[0])
+        took = page.wait_for_function("() => stopwatch.took()", timeout=20_000).json_value()
+        page.keyboard.up(keys[0])
+        page.wait_for_function("() => stopwatch.quiet(250)")
+        return float(took)
+
+    return press
+
+
+def in_turn_of(notebook: Notebook, *names: str, trials: int = TRIALS) -> list[list[float]]:
+    from .table import in_turn
+
+    return in_turn([pressing(notebook, name) for name in names], trials, warm=2)
+
+
+def test_event_to_pixels(page: Notebook, add: Callable[..., None]) -> None:
+    times = dict(zip(SUBJECTS, in_turn_of(page, *SUBJECTS), strict=True))
+    against = {
+        "echo": ("bare echo of one integer trait", "of it", "≤ 1.3×"),
+        "trait": ("the same frame by trait sync", "faster", ""),
+        "interact": ("interact, inline backend", "faster", "≥ 4×"),
+        "ipympl": ("ipympl, the same artists", "faster", "≥ 2×"),
+    }
+    here = times["widget"]
+    for name, (text, reading, target) in against.items():
+        add("event → pixels", "ms", here, times[name], text, reading, target)
+        late = [[np.percentile(values, 95)] for values in (here, times[name])]
+        add("… 95th percentile", "ms", *late, text, reading)
+
+
+def test_event_to_pixels_without_the_nudge(page: Notebook, add: Callable[..., None]) -> None:
+    """What acknowledging the kernel's `busy` gains."""
+
+    def muted(press: Callable[[], float]) -> Callable[[], float]:
+        def quietly() -> float:
+            page.page.evaluate("() => { stopwatch.mute.kind = 'ack'; }")
+            took = press()
+            page.page.evaluate("() => { stopwatch.mute.kind = ''; }")
+            return took
+
+        return quietly
+
+    from .table import in_turn
+
+    press = pressing(page, "widget")
+    with_it, without = in_turn([press, muted(press)], TRIALS, warm=2)
+    add("event → pixels", "ms", with_it, without, "the widget, its acknowledgements dropped")
+
+
+def dragging(notebook: Notebook, name: str, values: dict[str, int]) -> dict[str, Any]:
+    """Drag; return frames a second, latencies, how late the last was, how many were stale."""
+    _, picture, slider = SUBJECTS[name]
+    first = 21
+    position = first - 1 if name == "widget" else first  # its slider counts from 0
+    found = notebook.page.evaluate(
+        "(all) => stopwatch.drag(...all)", [slider, picture, position, EVENTS, HZ]
+    )
+    if name == "widget":  # which value each numbered frame shows
+        values |= json.loads(notebook.evaluate("import json; print(json.dumps(values))"))
+    else:
+        values = {str(v): v for v in range(1, 161)}
+    asked = {first + i: time for i, time in enumerate(found["asked"])}
+    start, end = found["asked"][0], found["asked"][-1]
+    shown = {time: values[label] for label, time in found["shown"]}  # one a screen frame
+    last = first + EVENTS - 1
+    order = list(shown.values())
+    assert values[found["final"]] == last, f"{name}: the last frame is stale, {order}"
+    assert order == sorted(order), f"{name}: an older frame replaced a newer one, {order}"
+    fresh: dict[int, float] = {}
+    for time, value in shown.items():
+        fresh.setdefault(value, time)
+    return {
+        "rate": 1000 * sum(time <= end for time in fresh.values()) / (end - start),
+        "latency": [time - asked[value] for value, time in fresh.items()],
+        "last": fresh[last] - end,
+    }
+
+
+def test_drag(page: Notebook, add: Callable[..., None]) -> None:
+    """A drag at 60 Hz, beside the same one through plain trait sync."""
+    page.evaluate(RECORD)
+    seen: dict[str, int] = {}
+    runs: dict[str, list[dict[str, Any]]] = {"widget": [], "trait": []}
+    for turn in range(DRAGS + 1):
+        for name in sorted(runs, reverse=turn % 2 == 0):
+            run = dragging(page, name, seen)
+            if turn:  # the first warms up
+                runs[name].append(run)
+    here, there = runs["widget"], runs["trait"]
+    plain = "plain trait sync, ipywidgets' throttle"
+    add(
+        f"{HZ} Hz drag of {EVENTS}: frames shown",
+        "/s",
+        *([r["rate"] for r in rs] for rs in (here, there)),
+        plain,
+        "more",
+        "≥ 1.8×",
+    )
+    for what, find in (
+        ("… event → pixels", lambda run: median(run["latency"])),
+        ("… 95th percentile", lambda run: float(np.percentile(run["latency"], 95))),
+        ("… last frame after the last event", lambda run: run["last"]),
+    ):
+        add(what, "ms", [find(r) for r in here], [find(r) for r in there], plain)

@@ -1,0 +1,25 @@
+"""What is shipped to the browser, and what a saved notebook keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from ipywidgets.embed import dependency_state
+
+from trainmem import TrainingMemoryWidget
+from trainmem.widget import _handle_message
+
+
+def test_sizes(add: Callable[..., None], root: Path) -> None:
+    front_end = sum((root / "js" / name).stat().st_size for name in ("widget.js", "widget.css"))
+    add("front end, JavaScript and CSS", "kB", [front_end / 1e3], target="< 40 kB")
+    widget = TrainingMemoryWidget()
+    views = [{"width": 900, "ratio": 2, "theme": "light"}]
+    sent: list[bytes] = []
+    widget.send = lambda content, buffers=None: sent.extend(buffers or ())
+    _handle_message(widget, {"kind": "hello", "client": "c", "views": views}, [])
+    widget._frame = sent[-1]  # as the browser keeps a picture at rest
+    state = json.dumps(dependency_state(widget, drop_defaults=False))
+    add("saved widget state, picture at 2× included", "kB", [len(state) / 1e3], target="< 150 kB")
