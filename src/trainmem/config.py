@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Final, Literal
 
@@ -310,6 +309,8 @@ def check_names(names: Iterable[object]) -> None:
     """Raise `ConfigError` for the first name that isn't one of the ten fields."""
     for name in names:
         if name not in FIELDS:
+            from difflib import get_close_matches  # slow to import, seldom needed
+
             near = get_close_matches(name, FIELDS, 1) if isinstance(name, str) else []
             hint = f" (did you mean {near[0]}?)" if near else ""
             known = ", ".join(FIELDS)
