@@ -22,7 +22,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from trainmem.drawing.style import ACTIVATIONS_FILL, COLORS, STATES_FILL, THEMES, theme_named
+from trainmem.drawing.style import (
+    ACTIVATIONS_FILL,
+    COLORS,
+    GATHERED,
+    LOGITS,
+    STATES_FILL,
+    THEMES,
+    theme_named,
+)
 from trainmem.figure import Drawing, frame_size
 
 if TYPE_CHECKING:
@@ -152,7 +160,7 @@ def palette(theme: str) -> NDArray[np.uint8]:
     The plain colours are exact; between those that meet there are steps for smooth edges.
     """
     colors = {name: _rgb(value) for name, value in asdict(theme_named(theme)).items()}
-    parts = [_rgb(value) for value in COLORS.values()]
+    parts = [_rgb(value) for value in (*COLORS.values(), GATHERED, LOGITS)]
     background, grid, ink = colors["background"], colors["grid"], colors["ink"]
     areas = [_blend(background, _rgb(fill), fill[3]) for fill in (STATES_FILL, ACTIVATIONS_FILL)]
     grids = [_blend(grid, _rgb(fill), fill[3]) for fill in (STATES_FILL, ACTIVATIONS_FILL)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainmem.config import write_gb
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.placing import spread
-from trainmem.drawing.style import COLORS, TEXT, Theme
+from trainmem.drawing.style import COLORS, GATHERED, LOGITS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["BAR", "BudgetPanel"]
@@ -23,6 +23,30 @@ Array = NDArray[np.float64]
 
 BAR: Final = 44.0
 """Width of the bar with its margins, points; labels stand to its right."""
+
+
+PARTS: Final = {
+    "optimizer": COLORS["optimizer"],
+    "gradients": COLORS["gradients"],
+    "weights": COLORS["weights"],
+    "gathered": GATHERED,
+    "activations": COLORS["activations"],
+    "logits": LOGITS,
+}
+"""Parts of the bar from the bottom up; two of them only the architecture-aware model knows."""
+
+
+def _sizes(simulation: Simulation) -> dict[str, float]:
+    """Return GB of each of `PARTS`."""
+    sizes = dict.fromkeys(PARTS, 0.0)
+    for name, size in simulation.components._asdict().items():
+        sizes[name] = float(size) / GB
+    if simulation.moment is not None:
+        groups = dict(simulation.moment.groups)
+        sizes["gathered"] = groups["gathered parameters"] / GB
+        sizes["logits"] = groups["logits and loss"] / GB
+        sizes["activations"] -= sizes["gathered"] + sizes["logits"]
+    return sizes
 
 
 class BudgetPanel(Panel):
@@ -39,14 +63,13 @@ class BudgetPanel(Panel):
             color=theme.grid,
         )  # fmt: skip
         self.parts = {
-            name: self._part(facecolor=COLORS[name], edgecolor="none")
-            for name in ("optimizer", "gradients", "weights", "activations")
+            name: self._part(facecolor=color, edgecolor="none") for name, color in PARTS.items()
         }
         self.free = self._part(facecolor=theme.free, edgecolor="none")
         self.hatching = self._line(theme.background, 1.2)  # a patch's hatch obeys rcParams
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
-        self.labels = [self._label(theme.ink) for _ in range(5)]
+        self.labels = [self._label(theme.ink) for _ in range(len(PARTS) + 1)]
 
     def _part(self, **style: Any) -> Any:
         part = Rectangle(
@@ -70,10 +93,11 @@ class BudgetPanel(Panel):
         base = 0.0
         named: list[tuple[float, str]] = []
         free = max(0.0, self.capacity - self.need)
-        sizes = {name: float(getattr(simulation.components, name)) / GB for name in self.parts}
+        sizes = _sizes(simulation)
         for name, size in (sizes | {"free": free}).items():
             part = self.parts.get(name, self.free)
             part.set_bounds(left, base, right - left, size)
+            part.set_visible(size > 0)
             if size > 0:
                 short = "grads" if name == "gradients" else name
                 named.append((base + size / 2, f"{short} {write_gb(size)}"))

@@ -47,6 +47,11 @@ COLORS: Final[Mapping[str, str]] = {
 }
 """One colour for each component, everywhere and in both themes."""
 
+GATHERED: Final = "#8f9bb0"
+LOGITS: Final = "#b5485a"
+TRANSIENT: Final = "#f2c14e"
+"""Colours of what only the architecture-aware model tells apart."""
+
 STATES_FILL: Final = to_rgba(COLORS["weights"], 0.22)
 ACTIVATIONS_FILL: Final = to_rgba(COLORS["activations"], 0.28)
 
