@@ -23,7 +23,15 @@ from matplotlib.colors import to_rgb
 from matplotlib.typing import ColorType
 from PIL import Image
 
-from trainmem.drawing.style import COLORS, GRID_SHARE, THEMES, mix, theme_named
+from trainmem.drawing.style import (
+    COLORS,
+    GATHERED,
+    GRID_SHARE,
+    LOGITS,
+    THEMES,
+    mix,
+    theme_named,
+)
 from trainmem.figure import Drawing, frame_size
 
 if TYPE_CHECKING:
@@ -152,14 +160,14 @@ def palette(theme: str) -> NDArray[np.uint8]:
 
     The plain colours are exact; between those that meet there are steps for smooth edges.
     """
-    look = theme_named(theme)
-    plain = [*asdict(look).values(), look.grid, look.states, look.activations, *COLORS.values()]
+    look, parts = theme_named(theme), (*COLORS.values(), GATHERED, LOGITS)
+    plain = [*asdict(look).values(), look.grid, look.states, look.activations, *parts]
     grounds = (look.background, look.states, look.activations)
     lines = (look.ink, look.capacity, look.fits, look.floor)
     edges: list[tuple[ColorType, ColorType, int]]
     edges = [(ground, line, 10) for ground in grounds for line in lines]
-    edges += [(look.background, color, 6) for color in (look.muted, look.free, *COLORS.values())]
-    edges += [(look.capacity, color, 3) for color in (look.ink, look.grid, *COLORS.values())]
+    edges += [(look.background, color, 6) for color in (look.muted, look.free, *parts)]
+    edges += [(look.capacity, color, 3) for color in (look.ink, look.grid, *parts)]
     edges += [(look.floor, look.ink, 4)]
     blends = [mix(area, look.ink, GRID_SHARE) for area in (look.states, look.activations)]
     blends += [mix(low, high, i / steps) for low, high, steps in edges for i in range(1, steps)]

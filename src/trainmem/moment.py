@@ -60,7 +60,7 @@ def remedies(model: TransformerModel, config: TrainingConfig) -> list[Change]:
     if not config.grad_ckpt:
         found.append(Change("grad_ckpt", 1, "checkpointing", "checkpointing on"))
     if config.zero_stage and options.get("wrapping") != "split":
-        words = "FSDP groups of their own for embedding and head"
+        words = "gathering embedding and head apart"
         found.append(Change("wrapping", "split", words, "embedding and head apart"))
     if options.get("optimizer") == "adamw_foreach":
         found.append(Change("optimizer", "adamw", "the fused optimizer", "fused AdamW"))

@@ -262,4 +262,4 @@ def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> d
         elif value != getattr(said, name):
             is_now = f"{field} is {getattr(config, field):g}: change that input"
             raise ConfigError(f"plan: {name}", value, is_now)
-    return check_plan(own)
+    return {name: value for name, value in check_plan(own).items() if value != getattr(said, name)}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainmem.config import write_gb
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.placing import spread
-from trainmem.drawing.style import COLORS, TEXT, Theme
+from trainmem.drawing.style import COLORS, GATHERED, LOGITS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["BAR", "BudgetPanel"]
@@ -24,8 +24,31 @@ Array = NDArray[np.float64]
 BAR: Final = 44.0
 """Width of the bar with its margins, points; labels stand to its right."""
 
-PARTS: Final = ("optimizer", "gradients", "weights", "activations")
-"""The components from the bottom up."""
+PARTS: Final = {
+    "optimizer": COLORS["optimizer"],
+    "gradients": COLORS["gradients"],
+    "weights": COLORS["weights"],
+    "gathered": GATHERED,
+    "activations": COLORS["activations"],
+    "logits": LOGITS,
+}
+"""Parts of the bar from the bottom up; two of them only the architecture-aware model knows."""
+
+SHORT: Final = {"gradients": "grads"}
+"""Names of parts as written beside the bar, where shorter."""
+
+
+def _sizes(simulation: Simulation) -> dict[str, float]:
+    """Return GB of each of `PARTS`."""
+    sizes = dict.fromkeys(PARTS, 0.0)
+    for name, size in simulation.components._asdict().items():
+        sizes[name] = float(size) / GB
+    if simulation.moment is not None:
+        groups = dict(simulation.moment.groups)
+        sizes["gathered"] = groups["gathered parameters"] / GB
+        sizes["logits"] = groups["logits and loss"] / GB
+        sizes["activations"] -= sizes["gathered"] + sizes["logits"]
+    return sizes
 
 
 class BudgetPanel(Panel):
@@ -40,7 +63,7 @@ class BudgetPanel(Panel):
             axis="y", which="major", left=True, direction="in", length=BAR, width=1,
             color=theme.grid,
         )  # fmt: skip
-        colors = [*(COLORS[name] for name in PARTS), theme.free]
+        colors = [*PARTS.values(), theme.free]
         self.parts = self._add(
             PolyCollection(
                 [], facecolors=colors, edgecolors="none", linewidths=0, linestyles="-",
@@ -50,7 +73,7 @@ class BudgetPanel(Panel):
         self.hatching = self._line(theme.background, 1.2)  # a patch's hatch obeys rcParams
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
-        self.labels = [self._label(theme.ink) for _ in range(5)]
+        self.labels = [self._label(theme.ink) for _ in range(len(PARTS) + 1)]
         for label in self.labels:
             label.set(ha="left", va="center")
 
@@ -67,18 +90,17 @@ class BudgetPanel(Panel):
         super().update(simulation, top)
         width, height = self.places.width, self.places.height
         left, right, end = 7 / width, (BAR - 7) / width, BAR / width
-        sizes = [float(getattr(simulation.components, name)) / GB for name in PARTS]
-        sizes.append(max(0.0, self.capacity - self.need))  # free
+        held = _sizes(simulation) | {"free": max(0.0, self.capacity - self.need)}
+        sizes = list(held.values())
         borders = np.cumsum([0.0, *sizes])
         corners = np.empty((len(sizes), 4, 2))
         corners[:, :, 0] = left, right, right, left
         corners[:, :2, 1] = borders[:-1, None]
         corners[:, 2:, 1] = borders[1:, None]
         self.parts.set_verts(corners)
-        names = ("optimizer", "grads", "weights", "activations", "free")
         named = [
-            (base + size / 2, f"{name} {write_gb(size)}")
-            for name, base, size in zip(names, borders[:-1], sizes, strict=True)
+            (base + size / 2, f"{SHORT.get(name, name)} {write_gb(size)}")
+            for (name, size), base in zip(held.items(), borders[:-1], strict=True)
             if size > 0
         ]
         self.limit.set_data((0, end), (self.capacity, self.capacity))

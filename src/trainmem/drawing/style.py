@@ -72,6 +72,11 @@ COLORS: Final[Mapping[str, str]] = {
 }
 """One colour for each component, everywhere and in both themes."""
 
+GATHERED: Final = "#8f9bb0"
+LOGITS: Final = "#b5485a"
+TRANSIENT: Final = "#f2c14e"
+"""Colours of what only the architecture-aware model tells apart."""
+
 
 def theme_named(name: str) -> Theme:
     """Return a theme by name; raises `ValueError` for an unknown one."""

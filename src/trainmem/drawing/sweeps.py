@@ -190,6 +190,7 @@ class GpuPanel(SweepPanel):
         """Draw the panel."""
         super().update(simulation, top)
         self.floor.set_data(self.octaves, self.low)
+        self.floor_name = "activation floor" if simulation.moment is None else "all but the states"
         self._draw_arrow(simulation)
         self._name_capacity()
         self._mark_fewest(simulation)
@@ -285,7 +286,7 @@ class GpuPanel(SweepPanel):
 
     def _name_floor(self) -> None:
         gb = float(self.low[-1])
-        words = f"activation floor {write_gb(gb)} GB"
+        words = f"{self.floor_name} {write_gb(gb)} GB"
         y, right = self.up(gb), self.places.width
         over = self.places.on_curve(right - text_width(words, TEXT))
         self.places.block(0, y - 1, right, y + 1)
@@ -339,6 +340,10 @@ class SeqPanel(SweepPanel):
             u, words = 0.0, "no length fits"
         elif longest >= LONGEST:
             u, words = right, "every length fits →"
+        elif simulation.moment is not None and simulation.longest_sequence_reason:
+            u, words = self.along(longest), f"ends at {write_count(longest)}"
+            inside = False  # the architecture ends there, not the memory
+            self.cross.set_visible(False)
         elif longest < low:
             u, words = 0.0, f"← OOM past {write_count(longest)}"
         elif longest > high:

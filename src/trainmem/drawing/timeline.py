@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 
 from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.drawing.lettering import font, text_width
-from trainmem.drawing.style import COLORS, TEXT, TOPS, Theme, axis_ticks, theme_named, write_tick
+from trainmem.drawing.style import (
+    COLORS,
+    GATHERED,
+    LOGITS,
+    TEXT,
+    TOPS,
+    TRANSIENT,
+    Theme,
+    axis_ticks,
+    theme_named,
+    write_tick,
+)
 from trainmem.simulation import GB, Simulation
 
 if TYPE_CHECKING:
@@ -44,10 +55,10 @@ ROWS: Final = (
     Row("optimizer", COLORS["optimizer"], ("optimizer",)),
     Row("weights", COLORS["weights"], ("weights",)),
     Row("gradients", COLORS["gradients"], ("gradients",)),
-    Row("gathered parameters", "#8f9bb0", ("gathered parameters",)),
+    Row("gathered parameters", GATHERED, ("gathered parameters",)),
     Row("saved activations", COLORS["activations"], ("saved activations",)),
-    Row("recomputed, temporary", "#f2c14e", ("recomputation", "temporaries")),
-    Row("logits and loss", "#b5485a", ("logits and loss",)),
+    Row("recomputed, temporary", TRANSIENT, ("recomputation", "temporaries")),
+    Row("logits and loss", LOGITS, ("logits and loss",)),
 )
 """From the bottom up: what stays through the step, then what comes and goes."""
 
