@@ -32,6 +32,7 @@ export type Tables = {
 };
 
 export type Panel = {
+  fits: boolean;
   grade: "fits" | "uncertain" | "does not fit";
   note: { text: string; offer: string };
   detail: [string, string, string][];

@@ -636,6 +636,7 @@ function show(model, el, link) {
     root.dataset.theme = hostTheme();
     root.dataset.status = status;
     root.dataset.grade = panel.grade;
+    root.dataset.fits = String(panel.fits);
     write(state, { live: "", waiting: "Waiting for the kernel …",
       disconnected: "Disconnected: run the cell again" }[status]);
     const dead = status === "disconnected" || (status === "waiting" && !everLive);

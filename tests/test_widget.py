@@ -915,3 +915,33 @@ def test_python_and_curl_repeat_the_request() -> None:
     assert scope["simulation"].config == widget.config
     body = widget._panel["curl"].split("-d '")[1].rstrip("'")
     assert TrainingConfig.from_mapping(json.loads(body)) == widget.config
+
+
+# -- the architecture-aware model
+
+
+def test_one_step_over_time_is_drawn_on_demand() -> None:
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B")
+    sent: list[tuple[dict[str, Any], list[bytes] | None]] = []
+    widget.send = lambda content, buffers=None: sent.append((content, buffers))  # type: ignore[method-assign]
+    widget._on_timeline({"width": 700, "ratio": 1, "theme": "dark"})
+    ((content, buffers),) = sent
+    assert content["kind"] == "timeline"
+    assert content["key"] == "700x1-dark"
+    assert "peak" in content["alt"].lower()
+    assert buffers is not None
+    assert buffers[0].startswith(PNG)
+    for nonsense in ({}, {"width": 1e9, "ratio": 1, "theme": "dark"}, {"width": "700"}):
+        widget._on_timeline(nonsense)
+    widget.update(architecture="")
+    widget._on_timeline({"width": 700, "ratio": 1, "theme": "dark"})
+    assert len([c for c, _ in sent if c["kind"] == "timeline"]) == 1
+
+
+def test_a_config_json_from_the_browser_is_never_a_path(tmp_path: Any) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama"}')
+    widget = TrainingMemoryWidget()
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        widget._on_open({"config": str(path)})
+    assert widget.architecture == ""

@@ -430,7 +430,7 @@ test.each([[true, "✓"], [false, "Not copied"]])(
     vi.stubGlobal("navigator", {});
     let copied = "";
     document.execCommand = (command) => {
-      copied = command === "copy" ? document.querySelector("textarea").value : "";
+      copied = command === "copy" ? document.querySelector("body > textarea").value : "";
       return works;
     };
     const node = button("Copy curl");
@@ -438,7 +438,7 @@ test.each([[true, "✓"], [false, "Not copied"]])(
     await settle();
     expect(copied).toBe(model.get("_panel").curl);
     expect(node.textContent).toContain(words);
-    expect(document.querySelector("textarea")).toBeNull();
+    expect(document.querySelector("body > textarea")).toBeNull();
     delete document.execCommand;
   });
 

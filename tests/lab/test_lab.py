@@ -436,3 +436,35 @@ def test_two_hundred_events_then_silence(open_notebook: Open) -> None:
         ("frame", False, int(value))
     )
     assert notebook.shown_frame() == int(notebook.evaluate("print(w._frame_id)"))
+
+
+def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> None:
+    notebook = open_notebook(WIDGET, viewport={"width": 1400, "height": 1700})
+    notebook.run()
+    choose = notebook.widget.locator("select[id$=architecture]")
+    notebook.widget.locator(".tm-note button").click()
+    assert choose.evaluate("(s) => s === document.activeElement")
+    choose.select_option("Llama-3-8B")
+    notebook.wait_card("Per GPU", "44.6")
+    assert notebook.slider("Layers").is_disabled()
+    notebook.box("Sequence").fill("8192")
+    notebook.box("Sequence").press("Enter")
+    notebook.until("() => document.querySelector('.trainmem').dataset.grade === 'uncertain'")
+    for summary in notebook.widget.locator("summary").all():
+        summary.click()
+    notebook.until("() => document.querySelector('.tm-result details img').naturalWidth > 0")
+    notebook.widget.screenshot(path=artifacts / "architecture-light.png")
+    notebook.widget.locator("select[id$=loss_head]").select_option('"chunked"')
+    notebook.until("() => document.querySelector('.trainmem').dataset.grade === 'fits'")
+    assert notebook.evaluate("print(w.plan)") == "{'loss_head': 'chunked'}"
+    notebook.widget.locator("button", has_text="Undo").click()
+    notebook.until("() => document.querySelector('.trainmem').dataset.grade === 'uncertain'")
+    choose.select_option("open")
+    notebook.widget.locator("textarea").fill('{"model_type": "mamba"}')
+    notebook.widget.locator("textarea").press("Tab")
+    notebook.widget.locator("[role=alert]").wait_for(state="visible")
+    assert "model_type" in notebook.widget.locator("[role=alert]").inner_text()
+    choose.select_option("")
+    notebook.wait_card("Per GPU", "33.7")  # the shared inputs stay: 8192 tokens
+    assert notebook.slider("Layers").is_enabled()
+    assert notebook.errors == []

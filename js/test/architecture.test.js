@@ -1,0 +1,127 @@
+// @vitest-environment happy-dom
+// The switch to the architecture-aware model: what it shows, asks for and keeps.
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { Model, fire, mount, openPage, png, settle, type } from "./host.js";
+
+let page;
+beforeEach(() => { page = openPage(); });
+afterEach(() => page.restore());
+
+const asked = (model) => model.of("set").map(({ changes }) => changes);
+const chosen = (more = {}) => {
+  const model = new Model({ architecture: "Llama-3-8B", plan: { loss_head: "chunked" }, ...more });
+  Object.assign(model.state._panel, {
+    architecture: "Llama-3-8B", grade: "uncertain", curl: "", note: { text: "", offer: "" },
+    detail: [["Peak", "74.684 GB", "in the loss"]],
+  });
+  return model;
+};
+
+test("the reduced model says what it leaves out and offers the other", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const note = root.querySelector(".tm-note");
+  expect(note.hidden).toBe(false);
+  expect(note.textContent).toContain("loss head");
+  note.querySelector("button").click();
+  expect(document.activeElement.id).toMatch(/architecture$/);
+  for (const details of root.querySelectorAll("details")) expect(details.hidden).toBe(true);
+});
+
+test("choosing an architecture asks for it; its geometry can't be moved", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const select = root.querySelector("select[id$=architecture]");
+  expect([...select.options].map((option) => option.value)).toContain("Llama-3-70B");
+  select.value = "Llama-3-8B";
+  fire(select, "change");
+  expect(asked(model)).toEqual([{ architecture: "Llama-3-8B" }]);
+  const other = await mount(chosen());
+  for (const label of ["Parameters (B)", "Layers", "Hidden size"]) {
+    expect(other.box(label).disabled).toBe(true);
+    expect(other.slider(label).disabled).toBe(true);
+  }
+  expect(other.box("Sequence").disabled).toBe(false);
+  expect(other.root.querySelector(".tm-note").hidden).toBe(true);
+  expect(other.root.dataset.grade).toBe("uncertain");
+  expect(other.root.querySelector(".tm-detail").textContent).toContain("74.684 GB");
+});
+
+test("every option of the plan is a control, and asks for itself alone", async () => {
+  const model = chosen();
+  const { root } = await mount(model);
+  const options = model.get("_tables").plan;
+  for (const { name } of options) expect(root.querySelector(`[id$="-${name}"]`)).not.toBeNull();
+  const head = root.querySelector("select[id$=loss_head]");
+  expect(JSON.parse(head.value)).toBe("chunked");
+  head.value = JSON.stringify("fused");
+  fire(head, "change");
+  const chunk = root.querySelector("input[id$=loss_chunk]");
+  expect(chunk.value).toBe(String(options.find((o) => o.name === "loss_chunk").default));
+  type(chunk, "2048");
+  fire(chunk, "blur");
+  expect(asked(model)).toEqual([{ loss_head: "fused" }, { loss_chunk: 2048 }]);
+});
+
+test("an error of an option marks its control", async () => {
+  const model = chosen({ error: "loss_chunk: 0 is not allowed" });
+  const { root } = await mount(model);
+  expect(root.querySelector("input[id$=loss_chunk]").getAttribute("aria-invalid")).toBe("true");
+  expect(root.querySelector("select[id$=loss_head]").getAttribute("aria-invalid")).toBe("false");
+});
+
+test("a pasted config.json is sent as text", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const select = root.querySelector("select[id$=architecture]");
+  const area = root.querySelector("textarea");
+  expect(area.parentElement.hidden).toBe(true);
+  select.value = "open";
+  fire(select, "change");
+  expect(asked(model)).toEqual([]);
+  expect(area.parentElement.hidden).toBe(false);
+  area.value = '{"model_type": "llama"}';
+  fire(area, "change");
+  expect(model.of("open")).toEqual([{ kind: "open", config: '{"model_type": "llama"}' }]);
+  expect(area.parentElement.hidden).toBe(true);
+});
+
+test("an opened architecture has its own entry", async () => {
+  const { root } = await mount(chosen({ architecture: "custom llama" }));
+  const select = root.querySelector("select[id$=architecture]");
+  expect(select.value).toBe("custom llama");
+  expect(select.selectedOptions[0].textContent).toBe("custom llama");
+});
+
+test("presets keep to the model that is on", async () => {
+  const model = chosen();
+  const { root } = await mount(model);
+  const preset = root.querySelector("select[aria-label=Preset]");
+  preset.value = model.get("_tables").presets[1].name;
+  fire(preset, "change");
+  expect(asked(model)[0].architecture).toBe("Llama-3-70B");
+  expect(asked(model)[0]).not.toHaveProperty("model_params_b");
+});
+
+test("one step over time is asked for when opened, at rest, and once a picture", async () => {
+  const model = chosen();
+  const { root } = await mount(model);
+  const time = [...root.querySelectorAll("details")].find((d) => d.textContent.includes("over time"));
+  const { width, ratio, theme } = model.last("hello").views[0];
+  const frame = { kind: "frame", id: 5, key: `${width}x${ratio}-${theme}`, draft: false };
+  model.message(frame, png());
+  await settle();
+  expect(model.of("timeline")).toEqual([]);
+  time.open = true; // happy-dom tells, as a browser does
+  await settle();
+  expect(model.of("timeline")).toHaveLength(1);
+  model.message({ kind: "timeline", id: 5, key: frame.key, alt: "peak in the loss" }, png(2));
+  await settle();
+  expect(time.querySelector("img").src).toMatch(/^blob:/);
+  expect(time.querySelector("img").alt).toBe("peak in the loss");
+  fire(time, "toggle");
+  expect(model.of("timeline")).toHaveLength(1);
+  model.message({ ...frame, id: 6 }, png(3));
+  await settle();
+  expect(model.of("timeline")).toHaveLength(2);
+});
