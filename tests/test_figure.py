@@ -172,7 +172,11 @@ def test_budget_stacks_the_components_up_to_the_capacity():
     _, panels = drawn(simulation)
     budget = panels["budget"]
     base = 0.0
+    hidden = [name for name, part in budget.parts.items() if not part.get_visible()]
+    assert hidden == ["gathered", "logits"]  # which this model doesn't know
     for name, part in budget.parts.items():
+        if name in hidden:
+            continue
         assert part.get_y() == pytest.approx(base)
         assert part.get_height() == pytest.approx(getattr(simulation.components, name) / 1e9)
         assert to_rgb(part.get_facecolor()) == to_rgb(COLORS[name])
@@ -489,3 +493,14 @@ def test_describe_says_the_result():
     assert "no GPU count fits" in describe(simulate(seq_length=65_536))
     assert "no sequence length fits" in describe(simulate(zero_stage=0))
     assert "every sequence length fits" in describe(simulate(gpu_memory_gb=100_000))
+
+
+def test_the_budget_of_an_architecture_tells_the_loss_and_gathered_parameters_apart():
+    simulation = simulate(architecture="Llama-3-8B")
+    _, panels = drawn(simulation)
+    parts, kinds = panels["budget"].parts, simulation.moment.peak.bytes_by_kind
+    assert parts["logits"].get_height() == pytest.approx(kinds["logits and loss"] / 1e9)
+    assert parts["gathered"].get_height() == pytest.approx(kinds["gathered parameters"] / 1e9)
+    top = max(part.get_y() + part.get_height() for part in parts.values())
+    assert top == pytest.approx(float(simulation.components.total) / 1e9)
+    assert parts["logits"].get_facecolor() != parts["activations"].get_facecolor()
