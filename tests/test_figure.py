@@ -499,3 +499,14 @@ def test_describe_says_the_result():
     assert "no GPU count fits" in describe(simulate(seq_length=65_536))
     assert "no sequence length fits" in describe(simulate(zero_stage=0))
     assert "every sequence length fits" in describe(simulate(gpu_memory_gb=100_000))
+
+
+def test_the_budget_of_an_architecture_tells_the_loss_and_gathered_parameters_apart():
+    simulation = simulate(architecture="Llama-3-8B")
+    _, panels = drawn(simulation)
+    parts, kinds = panels["budget"].parts, simulation.moment.peak.bytes_by_kind
+    assert parts["logits"].get_height() == pytest.approx(kinds["logits and loss"] / 1e9)
+    assert parts["gathered"].get_height() == pytest.approx(kinds["gathered parameters"] / 1e9)
+    top = max(part.get_y() + part.get_height() for part in parts.values())
+    assert top == pytest.approx(float(simulation.components.total) / 1e9)
+    assert parts["logits"].get_facecolor() != parts["activations"].get_facecolor()

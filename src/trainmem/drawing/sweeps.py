@@ -190,7 +190,7 @@ class GpuPanel(SweepPanel):
         """Draw the panel."""
         super().update(simulation, top)
         self.floor.set_data(self.octaves, self.low)
-        self.floor_name = "activation floor" if simulation.moment is None else "all but the states"
+        self.floor_name = "activation floor" if simulation.moment is None else "transient"
         self._draw_arrow(simulation)
         self._name_capacity()
         self._mark_fewest(simulation)
