@@ -61,15 +61,25 @@ function connect(model, signal) {
       model.save_changes();
       return;
     }
-    // The kernel's "busy" arrives alone; answering it lets the server's Nagle algorithm
-    // release the rest at once instead of after the delayed ACK (about 40 ms).
-    let nudged = false;
-    const nudge = () => {
-      if (nudged || content.kind === "ack") return;
-      nudged = true;
-      model.send({ kind: "ack" }, { iopub: {} });
+    let busy = false; // whether the kernel has begun
+    const begun = () => {
+      if (!busy) nudge();
+      busy = true;
     };
-    model.send(content, { iopub: { status: nudge } });
+    model.send(content, { iopub: { status: begun } });
+  }
+
+  /**
+   * Acknowledge what came alone while more is on its way: the kernel's "busy", the numbers.
+   * The server's Nagle algorithm holds the rest back until the browser's delayed ACK (40 ms);
+   * any message carries it at once.
+   */
+  function nudge() {
+    if (!byTrait) model.send({ kind: "ack" }, { iopub: {} });
+  }
+
+  function onNumbers() {
+    if (flying.size === 1) nudge(); // with more, the next request does it
   }
 
   /** Tell what the views want; where a hello is unanswered, once it is. */
@@ -178,6 +188,7 @@ function connect(model, signal) {
   };
   model.on("msg:custom", receive);
   model.on("change:_reply", onReply);
+  model.on("change:_panel", onNumbers);
   model.on("comm_live_update", onLive);
   const timer = setInterval(tick, 500);
   signal.addEventListener("abort", () => {
@@ -185,6 +196,7 @@ function connect(model, signal) {
     clearInterval(timer);
     model.off("msg:custom", receive);
     model.off("change:_reply", onReply);
+    model.off("change:_panel", onNumbers);
     model.off("comm_live_update", onLive);
   });
 

@@ -291,6 +291,23 @@ test("the busy status of each request is answered once, so that the socket is no
   expect(model.of("ack").length).toBe(before + 1);
 });
 
+test("numbers are acknowledged while their picture is awaited, in a drag by the next request",
+  async () => {
+    const model = new Model();
+    const { slider } = await mount(model);
+    const count = () => model.of("ack").length;
+    const before = count();
+    model.short(); // nothing is awaited
+    expect(count()).toBe(before);
+    slide(slider("GPUs"), 3);
+    model.publish({ _panel: { ...model.get("_panel"), footer: "1" } });
+    expect(count()).toBe(before + 1);
+    slide(slider("GPUs"), 4);
+    slide(slider("GPUs"), 5);
+    model.publish({ _panel: { ...model.get("_panel"), footer: "2" } });
+    expect(count()).toBe(before + 1);
+  });
+
 test.each([
   [undefined], [null], ["text"], [{}], [{ kind: 5 }], [{ kind: "frame" }], [{ kind: "nonsense" }],
   [{ kind: "json" }], [{ kind: "done", answers: "3" }],
@@ -338,6 +355,56 @@ test("a host whose messages are never answered is asked through the trait", asyn
   for (let i = 0; i < 40; i++) slide(slider("GPUs"), i);
   expect(request().messages.length).toBeLessThanOrEqual(16);
 });
+
+test("200 events in 2 s by trait, in a host that merges nothing: the last wins, none queues",
+  async () => {
+    const model = new Model();
+    model.send = () => {}; // a host that never delivers messages
+    const { root, slider, box } = await mount(model, { live: false });
+    // Python: one request at a time, 70 ms each, newer ones waiting in the host's queue.
+    const queue = [];
+    const save = model.save_changes.bind(model);
+    model.save_changes = () => {
+      save();
+      queue.push(structuredClone(model.get("_request")));
+    };
+    let served = 0;
+    let replies = 0;
+    const serve = ({ client, messages }) => {
+      for (const message of messages.filter(({ stamp }) => stamp > served)) {
+        served = message.stamp;
+        if (message.kind === "hello") model.publish({ _reply: { kind: "hello", n: ++replies } });
+        else {
+          model.publish(message.changes);
+          model.publish({ _reply: { kind: "done", client, answers: message.id, n: ++replies } });
+        }
+      }
+    };
+    const python = setInterval(() => queue.length && serve(queue.shift()), 70);
+    await settle(4_000);
+    expect(root.dataset.status).toBe("live");
+    const values = model.get("_tables").fields.find(({ name }) => name === "num_gpus").values;
+    const gpus = slider("GPUs");
+    gpus.dispatchEvent(new Event("pointerdown"));
+    let longest = 0;
+    for (let i = 0; i < 200; i++) {
+      slide(gpus, i % 60);
+      await settle(10);
+      longest = Math.max(longest, queue.length);
+    }
+    slide(gpus, 42);
+    gpus.dispatchEvent(new Event("pointerup"));
+    const before = model.saves;
+    expect(longest).toBeLessThanOrEqual(3);
+    await settle(1_000);
+    expect(model.saves - before).toBeLessThanOrEqual(2); // the last value's draft, and at rest
+    expect(queue).toHaveLength(0);
+    expect(model.get("_request").messages.at(-1)).toMatchObject(
+      { kind: "set", draft: false, changes: { num_gpus: values[42] } });
+    expect(model.get("num_gpus")).toBe(values[42]);
+    expect(box("GPUs").value).toBe(String(values[42]));
+    clearInterval(python);
+  });
 
 test("a picture by trait is shown", async () => {
   const model = new Model();
