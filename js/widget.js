@@ -3,21 +3,7 @@
  * The front end of `trainmem.TrainingMemoryWidget`: it paints what Python publishes and asks
  * for changes. Python is the source of truth; nothing here computes memory.
  *
- * @typedef {import("@anywidget/types").AnyModel} Model
- * @typedef {{name: string, label: string, help: string, group: string,
- *   choices: {value: number, label: string}[], values: number[]}} Field
- * @typedef {{fields: Field[], presets: {name: string, values: Record<string, number | string>}[],
- *   gpus: {label: string, gb: number}[]}} Tables
- * @typedef {{fits: boolean, headline: string, banner: string, footer: string, python: string,
- *   curl: string, fixes: {field: string, value: number, label: string, gb: string}[],
- *   cards: {title: string, value: string, unit: string, note: string}[],
- *   table: [string, string][]}} Panel
- * @typedef {{kind: string, id?: number, n?: number, key?: string, draft?: boolean,
- *   client?: string, answers?: number, answer?: unknown}} Message
- * @typedef {"waiting" | "live" | "disconnected"} Status
- * @typedef {{info: () => {width: number, ratio: number, theme: string, frame: number,
- *   key: string} | null, message: (content: Message, buffers: DataView[]) => void,
- *   paint: () => void, gone: () => boolean}} View
+ * @import {Field, Message, Model, Panel, Status, Tables, View} from "./types"
  */
 
 const MAX_IN_FLIGHT = 3; // each new message carries the TCP ACK that frees the frame before it

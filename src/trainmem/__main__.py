@@ -247,7 +247,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     simulation = simulate(**_request(arguments))
     draw = simulation.timeline if arguments.timeline else simulation.plot
     try:
-        draw(arguments.theme).savefig(arguments.output)
+        draw(arguments.theme).savefig(arguments.output, dpi=200)
     except (OSError, ValueError) as error:  # a folder that isn't there, a format unknown
         return _stop(error, BAD_INPUT)
     print(f"{arguments.output}: {_headline(simulation)}")
