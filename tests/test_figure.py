@@ -504,9 +504,15 @@ def test_describe_says_the_result():
 def test_the_budget_of_an_architecture_tells_the_loss_and_gathered_parameters_apart():
     simulation = simulate(architecture="Llama-3-8B")
     _, panels = drawn(simulation)
-    parts, kinds = panels["budget"].parts, simulation.moment.peak.bytes_by_kind
-    assert parts["logits"].get_height() == pytest.approx(kinds["logits and loss"] / 1e9)
-    assert parts["gathered"].get_height() == pytest.approx(kinds["gathered parameters"] / 1e9)
-    top = max(part.get_y() + part.get_height() for part in parts.values())
-    assert top == pytest.approx(float(simulation.components.total) / 1e9)
-    assert parts["logits"].get_facecolor() != parts["activations"].get_facecolor()
+    kinds, need = simulation.moment.peak.bytes_by_kind, float(simulation.components.total) / 1e9
+    parts = [path.get_extents() for path in panels["budget"].parts.get_paths()]
+    assert [part.height for part in parts[3:]] == pytest.approx(
+        [
+            kinds["gathered parameters"] / 1e9,
+            (kinds["saved activations"] + kinds["recomputation"] + kinds["temporaries"]) / 1e9,
+            kinds["logits and loss"] / 1e9,
+            80 - need,
+        ]
+    )
+    assert parts[5].y1 == pytest.approx(need)
+    assert len({tuple(color) for color in panels["budget"].parts.get_facecolors()}) == 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,31 +24,35 @@ Array = NDArray[np.float64]
 BAR: Final = 44.0
 """Width of the bar with its margins, points; labels stand to its right."""
 
-PARTS: Final = {
-    "optimizer": COLORS["optimizer"],
-    "gradients": COLORS["gradients"],
-    "weights": COLORS["weights"],
-    "gathered": GATHERED,
-    "activations": COLORS["activations"],
-    "logits": LOGITS,
-}
-"""Parts of the bar from the bottom up; two of them only the architecture-aware model knows."""
-
-SHORT: Final = {"gradients": "grads"}
-"""Names of parts as written beside the bar, where shorter."""
+PARTS: Final = ("optimizer", "gradients", "weights", "activations")
+"""The components from the bottom up."""
 
 
-def _sizes(simulation: Simulation) -> dict[str, float]:
-    """Return GB of each of `PARTS`."""
-    sizes = dict.fromkeys(PARTS, 0.0)
-    for name, size in simulation.components._asdict().items():
-        sizes[name] = float(size) / GB
-    if simulation.moment is not None:
-        groups = dict(simulation.moment.groups)
-        sizes["gathered"] = groups["gathered parameters"] / GB
-        sizes["logits"] = groups["logits and loss"] / GB
-        sizes["activations"] -= sizes["gathered"] + sizes["logits"]
-    return sizes
+class Part(NamedTuple):
+    """One part of the bar: its name, its colour, GB."""
+
+    name: str
+    color: str
+    gb: float
+
+
+def parts_of(simulation: Simulation) -> list[Part]:
+    """Return the parts that a simulation tells apart, from the bottom up."""
+    need, moment = simulation.components, simulation.moment
+    sizes = {name: float(getattr(need, name)) / GB for name in PARTS}
+    extra: list[Part] = []
+    if moment is not None:  # which knows what the activations' component is made of
+        groups = dict(moment.groups)
+        extra = [
+            Part("gathered", GATHERED, groups["gathered parameters"] / GB),
+            Part("logits", LOGITS, groups["logits and loss"] / GB),
+        ]
+        sizes["activations"] -= sum(part.gb for part in extra)
+    *states, activations = (
+        Part("grads" if name == "gradients" else name, COLORS[name], gb)
+        for name, gb in sizes.items()
+    )
+    return [*states, *extra[:1], activations, *extra[1:]]
 
 
 class BudgetPanel(Panel):
@@ -63,17 +67,17 @@ class BudgetPanel(Panel):
             axis="y", which="major", left=True, direction="in", length=BAR, width=1,
             color=theme.grid,
         )  # fmt: skip
-        colors = [*PARTS.values(), theme.free]
         self.parts = self._add(
             PolyCollection(
-                [], facecolors=colors, edgecolors="none", linewidths=0, linestyles="-",
+                [], facecolors="none", edgecolors="none", linewidths=0, linestyles="-",
                 antialiaseds=True, zorder=1,
             )
         )  # fmt: skip
         self.hatching = self._line(theme.background, 1.2)  # a patch's hatch obeys rcParams
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
-        self.labels = [self._label(theme.ink) for _ in range(len(PARTS) + 1)]
+        self.colors: list[str] = []
+        self.labels = [self._label(theme.ink) for _ in range(7)]
         for label in self.labels:
             label.set(ha="left", va="center")
 
@@ -90,18 +94,23 @@ class BudgetPanel(Panel):
         super().update(simulation, top)
         width, height = self.places.width, self.places.height
         left, right, end = 7 / width, (BAR - 7) / width, BAR / width
-        held = _sizes(simulation) | {"free": max(0.0, self.capacity - self.need)}
-        sizes = list(held.values())
+        free = Part("free", self.theme.free, max(0.0, self.capacity - self.need))
+        parts = [*parts_of(simulation), free]
+        sizes = [part.gb for part in parts]
         borders = np.cumsum([0.0, *sizes])
         corners = np.empty((len(sizes), 4, 2))
         corners[:, :, 0] = left, right, right, left
         corners[:, :2, 1] = borders[:-1, None]
         corners[:, 2:, 1] = borders[1:, None]
         self.parts.set_verts(corners)
+        colors = [part.color for part in parts]
+        if colors != self.colors:
+            self.colors = colors
+            self.parts.set_facecolor(colors)
         named = [
-            (base + size / 2, f"{SHORT.get(name, name)} {write_gb(size)}")
-            for (name, size), base in zip(held.items(), borders[:-1], strict=True)
-            if size > 0
+            (base + part.gb / 2, f"{part.name} {write_gb(part.gb)}")
+            for part, base in zip(parts, borders[:-1], strict=True)
+            if part.gb > 0
         ]
         self.limit.set_data((0, end), (self.capacity, self.capacity))
         x, y = hatching(BAR - 14, self.up(borders[-2]) + 1, self.up(borders[-1]) - 1)
