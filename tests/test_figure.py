@@ -183,7 +183,7 @@ def test_budget_stacks_the_components_up_to_the_capacity():
     for name, part, color in zip(PARTS, parts, budget.parts.get_facecolors(), strict=False):
         assert part.y0 == pytest.approx(base)
         assert part.height == pytest.approx(getattr(simulation.components, name, 0) / 1e9)
-        assert to_rgb(color) == to_rgb(PARTS[name])
+        assert to_rgb(color) == to_rgb(COLORS[name])
         base = part.y1
     assert (free.y0, free.y1) == pytest.approx((base, 80))
     hatching = budget.hatching.get_ydata()  # not by colour alone
