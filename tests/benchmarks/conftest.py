@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lab.conftest import artifacts, lab, open_notebook  # noqa: F401  (fixtures)
 
 from .table import Row, markdown, records

@@ -86,9 +86,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def records(rows: Sequence[Row]) -> list[dict[str, object]]:
     """Return the rows as plain data, each measurement included."""
-    return [
-        {**asdict(row), "here": list(row.here), "baseline": list(row.baseline)} for row in rows
-    ]
+    return [{**asdict(row), "here": list(row.here), "baseline": list(row.baseline)} for row in rows]
 
 
 def in_turn(

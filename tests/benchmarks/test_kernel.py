@@ -132,7 +132,15 @@ def test_frame_beside_a_rebuilt_figure(add: Callable[..., None]) -> None:
     for name, times in zip(names, rebuilt, strict=True):
         against = f"pyplot {name}, savefig, {SIZE[0]}×{SIZE[1]}"
         add("trait → PNG in the kernel", "ms", change, times, against, "faster", "≥ 20×")
-        add(f"simulation → frame, {SIZE[0]}×{SIZE[1]}", "ms", frame, times, against, "faster", "≥ 20×")
+        add(
+            f"simulation → frame, {SIZE[0]}×{SIZE[1]}",
+            "ms",
+            frame,
+            times,
+            against,
+            "faster",
+            "≥ 20×",
+        )
 
 
 @pytest.mark.parametrize(("width", "ratio"), [(440, 1), (660, 1), (900, 1), (900, 2)])
@@ -195,7 +203,9 @@ def test_grid(add: Callable[..., None]) -> None:
 
     here, plain = in_turn([timed(sweep), timed(lambda: one + two)], 9)
     rates = [[size / ms / 1e3 for ms in times] for times in (here, plain)]
-    add("configurations of a grid", "million/s", *rates, "NumPy, one addition each", "of it", "≥ 10")
+    add(
+        "configurations of a grid", "million/s", *rates, "NumPy, one addition each", "of it", "≥ 10"
+    )
 
 
 def test_import_beside_numpy(add: Callable[..., None]) -> None:
