@@ -378,6 +378,20 @@ def test_silent_front_ends_are_forgotten(drawn: list[Any], monkeypatch: pytest.M
     assert drawn == []
 
 
+def test_a_front_end_in_use_is_drawn_for_without_another_hello(
+    drawn: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW)
+    start = time.monotonic()
+    for minute in range(1, 5):
+        later = start + 0.9 * minute * trainmem.widget.CLIENT_SECONDS
+        monkeypatch.setattr(time, "monotonic", lambda now=later: now)
+        del drawn[:]
+        browser.set(num_gpus=10 + minute)
+        assert len(drawn) == 1
+
+
 def test_front_ends_and_views_are_bounded(drawn: list[Any]) -> None:
     widget = TrainingMemoryWidget()
     for i in range(100):

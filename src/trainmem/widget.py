@@ -40,7 +40,7 @@ MAX_VIEWS: Final = 16
 """Front ends, and views of each, that are drawn for; the oldest make room for new ones."""
 
 CLIENT_SECONDS: Final = 60.0
-"""A front end not heard of for so long is gone: it says hello every ten seconds while seen."""
+"""A front end not heard of for so long is gone: one that is seen and idle says hello sooner."""
 
 MAX_UNDO: Final = 100
 
@@ -201,6 +201,11 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         for client in [c for c, (seen, _) in self._clients.items() if now - seen > CLIENT_SECONDS]:
             del self._clients[client]
         return {view.key: view for _, views in self._clients.values() for view in views.values()}
+
+    def _heard_of(self, client: object) -> None:
+        """Note that a front end lives: one that is in use has no cause to say hello."""
+        if isinstance(client, str) and client in self._clients:
+            self._clients[client] = (time.monotonic(), self._clients[client][1])
 
     def _draw(self, view: View, *, draft: bool) -> bytes:
         return self._renderer.render(
@@ -396,6 +401,7 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         return
     number = content.get("id")
     with widget._lock:
+        widget._heard_of(content.get("client"))
         if isinstance(number, int) and not isinstance(number, bool):
             widget._answering = {"client": content.get("client"), "answers": number}
         try:

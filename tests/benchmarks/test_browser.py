@@ -17,6 +17,8 @@ import pytest
 
 from lab.conftest import Notebook
 
+from .table import in_turn
+
 HERE = Path(__file__).parent
 CELLS = (
     f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
@@ -94,14 +96,9 @@ def pressing(notebook: Notebook, name: str) -> Callable[[], float]:
     return press
 
 
-def in_turn_of(notebook: Notebook, *names: str, trials: int = TRIALS) -> list[list[float]]:
-    from .table import in_turn
-
-    return in_turn([pressing(notebook, name) for name in names], trials, warm=2)
-
-
 def test_event_to_pixels(page: Notebook, add: Callable[..., None]) -> None:
-    times = dict(zip(SUBJECTS, in_turn_of(page, *SUBJECTS), strict=True))
+    presses = [pressing(page, name) for name in SUBJECTS]
+    times = dict(zip(SUBJECTS, in_turn(presses, TRIALS, warm=2), strict=True))
     against = {
         "echo": ("bare echo of one integer trait", "of it", "≤ 1.3×"),
         "trait": ("the same frame by trait sync", "faster", ""),
@@ -126,8 +123,6 @@ def test_event_to_pixels_without_the_nudge(page: Notebook, add: Callable[..., No
             return took
 
         return quietly
-
-    from .table import in_turn
 
     press = pressing(page, "widget")
     with_it, without = in_turn([press, muted(press)], TRIALS, warm=2)

@@ -405,9 +405,10 @@ def test_two_hundred_events_then_silence(open_notebook: Open) -> None:
     notebook = open_notebook(WIDGET)
     notebook.run()
     notebook.evaluate(
-        "sent = []\nsend = w.send\n"
+        "import time\nsent = []\nsend = w.send\n"
         "def record(content, buffers=None):\n"
-        "    sent.append((content.get('kind'), content.get('draft'), w.num_gpus))\n"
+        "    if content.get('kind') == 'frame':\n"
+        "        sent.append((1000 * time.time(), content.get('draft'), w.num_gpus))\n"
         "    send(content, buffers)\n"
         "w.send = record"
     )
@@ -423,19 +424,21 @@ def test_two_hundred_events_then_silence(open_notebook: Open) -> None:
           slider.value = '42';
           slider.dispatchEvent(new Event('input'));
           slider.dispatchEvent(new PointerEvent('pointerup'));
-          window.released = performance.now();
+          window.released = Date.now();
         }"""
     )
     value = notebook.box("GPUs").input_value()
-    before = int(notebook.evaluate("print(len(sent))"))
+    released = notebook.page.evaluate("() => window.released")
     notebook.page.wait_for_timeout(1500)
-    sent = notebook.evaluate("print(len(sent), sent[-1])").split(" ", 1)
-    # Three in flight, the last value's draft, one at rest; hellos are answered besides.
-    assert int(sent[0]) - before <= 6
-    assert notebook.evaluate("print([f for f in sent if f[0] == 'frame'][-1])") == str(
-        ("frame", False, int(value))
+    late = json.loads(
+        notebook.evaluate(f"import json; print(json.dumps([f for f in sent if f[0] > {released}]))")
     )
-    assert notebook.shown_frame() == int(notebook.evaluate("print(w._frame_id)"))
+    # Three in flight, the last value's draft, one at rest.
+    assert 1 <= len(late) <= 5
+    assert late[-1][1:] == [False, int(value)]
+    newest = notebook.evaluate("print(len(sent), w._frame_id)").split()
+    assert notebook.shown_frame() == int(newest[1])
+    assert len(late) < int(newest[0]), "no frame was drawn during the drag"
 
 
 def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> None:

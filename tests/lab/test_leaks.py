@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import ipywidgets
 import pytest
+
+import trainmem
 
 from .conftest import Notebook
 
@@ -105,3 +108,14 @@ def test_two_hundred_widgets_leave_nothing_behind(
     assert more["nodes"] < 4 * closed, more  # of about four hundred; anywidget keeps a <style>
     assert more["resident MB"] < 0.25 * closed, more  # a figure alone has several
     assert notebook.errors == []
+
+
+def test_a_layout_that_was_given_outlives_the_widget() -> None:
+    given = ipywidgets.Layout(width="50%")
+    widget = trainmem.TrainingMemoryWidget(layout=given)
+    widget.close()
+    assert given.comm is not None
+    own = trainmem.TrainingMemoryWidget(layout={"width": "50%"})
+    layout = own.layout
+    own.close()
+    assert layout.comm is None
