@@ -83,8 +83,56 @@ def test_uncovered_rows_say_why():
     assert all("mixtral" in reason for reason in reasons)
 
 
-def test_measured_rows_inside_their_interval():
-    cases = evaluate.evaluate(HERE / "data" / "measured.json")
-    covered = [c for c in cases if c.predicted_bytes is not None]
-    assert {c.name for c in covered} >= {"swift-7b-full-s512", "swift-1.8b-full-s512"}
-    assert sum(c.inside for c in covered) >= len(covered) / 2
+MEASURED = evaluate.evaluate(HERE / "data" / "measured.json")
+
+#: Largest median, 90th percentile and worst error allowed for a class, in percent.
+TARGETS = {
+    "megatron · full · allocated": (0.5, 2, 4),
+    "torchtitan · full · reserved": (5, 15, 25),
+    "torchtune · full · active": (5, 10, 10),
+    "litgpt · lora · allocated": (3, 8, 12),
+    "litgpt · qlora · allocated": (6, 15, 25),
+    "transformers · full · reserved": (5, 10, 40),
+    "transformers · lora · reserved": (15, 30, 40),
+    "transformers · qlora · reserved": (15, 30, 50),
+}
+
+
+@pytest.mark.parametrize("group", TARGETS)
+def test_figures_of_a_measured_class(group):
+    rows = [c for c in MEASURED if c.group == group and c.predicted_bytes and c.true_bytes]
+    errors = sorted(100 * abs(c.error) for c in rows)
+    assert len(errors) >= 4
+    figures = (median(errors), errors[int(0.9 * (len(errors) - 1))], errors[-1])
+    assert all(x <= y for x, y in zip(figures, TARGETS[group], strict=True)), figures
+
+
+def test_deepspeed_but_for_one_row_that_contradicts_the_others():
+    errors = [c.error for c in MEASURED if c.group == "deepspeed · full · allocated"]
+    assert median(abs(e) for e in errors) <= 0.05
+
+
+def test_measured_rows_lie_inside_their_intervals():
+    inside = [c.inside for c in MEASURED if c.inside is not None]
+    assert sum(inside) >= 0.85 * len(inside)
+
+
+def test_no_verdict_on_a_published_run_is_wrong():
+    assert evaluate.wrong_verdicts(MEASURED) == []
+    assert {c.grade for c in MEASURED if c.outcome == "OOM"} >= {"does not fit", "uncertain"}
+
+
+#: What nobody can model yet, as issue and tables say.
+UNKNOWN = ("2-D", "eager float8", "FP4", "varying lengths")
+
+
+def test_coverage_of_measured_rows():
+    known = [c for c in MEASURED if not c.reason.startswith(UNKNOWN) and "experts" not in c.reason]
+    for tuning, share in (("full", 0.9), ("lora", 0.8)):
+        rows = [c for c in known if tuning in c.group.split(" · ")[1]]
+        covered = [c for c in rows if not c.reason]
+        assert len(covered) >= share * len(rows), [(c.name, c.reason) for c in rows if c.reason]
+
+
+def test_uncovered_measured_rows_say_why():
+    assert all(c.reason for c in MEASURED if c.predicted_bytes is None)

@@ -34,8 +34,8 @@ def plan_of(config: TrainingConfig, plan: Plan) -> Plan:
 
     `zero_stage` 0 is DDP, or nothing at one GPU; `precision_bits` 16 is bf16 mixed (autocast where
     nothing is sharded) unless the plan names another 16-bit policy, 32 is fp32; `grad_ckpt` is none
-    or what the plan says, full by default. What of the plan cannot be under these is reset, quietly: groups apart need FSDP, and
-    so on.
+    or what the plan says, full by default. What of the plan cannot be under these is reset,
+    quietly: groups apart need FSDP, and so on.
 
     Raises
     ------

@@ -154,8 +154,10 @@ class Architecture:
     @property
     def layer_parameters(self) -> dict[str, Parameter]:
         """Parameter tensors of one layer, in the model's order."""
-        if self.family in ("gpt2", "bert"):
+        if self.family == "gpt2":
             return _GPT2_LAYER
+        if self.family == "bert":
+            return _BERT_LAYER
         if self.family in ("gpt", "neox"):
             return _GPT_LAYER
         bias = {"q.bias": ("q", ""), "k.bias": ("k", ""), "v.bias": ("k", "")}
@@ -180,8 +182,8 @@ class Architecture:
         if self.family == "gpt2":
             norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
             return {"embed": ("V", "h"), "position": ("p", "h"), **norm, **head}
-        if self.family == "bert":  # and token types, pooler: within the position table
-            return {"embed": ("V", "h"), "position": ("p", "h"), "pooler": ("h", "h")}
+        if self.family == "bert":
+            return {"embed": ("V", "h"), "position": ("p", "h"), "pooler.weight": ("h", "h")}
         if self.family in ("gpt", "neox"):
             norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
             return {"embed": ("V", "h"), **norm, **head}
@@ -242,6 +244,15 @@ class Architecture:
         return _from_mapping(content, name or path.parent.name or path.stem, str(path))
 
 
+#: Where a `config.json` says how many experts there are.
+_EXPERT_KEYS = {
+    "mixtral": {
+        "num_experts": ("num_local_experts",),
+        "experts_per_token": ("num_experts_per_tok",),
+    },
+    "qwen3_moe": {"num_experts": ("num_experts",), "experts_per_token": ("num_experts_per_tok",)},
+}
+
 #: Families whose `config.json` is read.
 _READ = TRACED + EXPERTS
 
@@ -281,6 +292,21 @@ _GPT_LAYER: dict[str, Parameter] = {
     "norm2.bias": ("h", ""),
     "up.weight": ("f", "h"),
     "down.weight": ("h", "f"),
+}
+
+_BERT_LAYER: dict[str, Parameter] = {
+    name + part: shape
+    for name, rows, cols in (
+        ("q", "q", "h"),
+        ("k", "k", "h"),
+        ("v", "k", "h"),
+        ("o", "h", "q"),
+        ("norm1", "h", ""),
+        ("up", "f", "h"),
+        ("down", "h", "f"),
+        ("norm2", "h", ""),
+    )
+    for part, shape in ((".weight", (rows, cols)), (".bias", (rows, "")))
 }
 
 _GPT2_LAYER: dict[str, Parameter] = {
@@ -358,7 +384,8 @@ def _from_mapping(config: Mapping[str, Any], name: str, source: str) -> Architec
     if config.get("quantization_config") is not None:
         raise ValueError("quantization_config is not covered: only unquantised weights are")
     heads = integer("num_attention_heads")
-    kv_heads = integer("num_key_value_heads", default=8 if family == "mistral" else heads)
+    eight = family in ("mistral", "mixtral")
+    kv_heads = integer("num_key_value_heads", default=8 if eight else heads)
     window = config.get("sliding_window")
     if family in ("qwen2", "qwen3", "qwen3_moe"):
         window = window if flag("use_sliding_window", False) else None
@@ -367,15 +394,12 @@ def _from_mapping(config: Mapping[str, Any], name: str, source: str) -> Architec
     if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
         raise ValueError(f"sliding_window must be an integer or null, got {window!r}")
     head_dim = integer("head_dim", default=128 if family == "qwen3" else hidden // max(heads, 1))
-    experts: dict[str, int] = {}
-    if family == "mixtral":
-        experts["num_experts"] = integer("num_local_experts", default=8)
-        experts["experts_per_token"] = integer("num_experts_per_tok", default=2)
-    elif family == "qwen3_moe":
+    experts = {}
+    for field, keys in _EXPERT_KEYS.get(family, {}).items():
+        experts[field] = integer(*keys)
+    if family == "qwen3_moe":
         expect("decoder_sparse_step", 1)
         expect("mlp_only_layers", [], None)
-        experts["num_experts"] = integer("num_experts", default=128)
-        experts["experts_per_token"] = integer("num_experts_per_tok", default=8)
     ffn = integer("moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size")
     return Architecture(
         name=name,

@@ -74,7 +74,7 @@ def gather(graph: Graph, row: Row) -> None:
 
 
 def parallel_product(graph: Graph, row: Row) -> None:
-    """Transformer Engine's product, with the collectives of sequence parallelism inside.
+    """Multiply as Transformer Engine does: the collectives of sequence parallelism inside.
 
     Between a divided sequence ("r") and a whole one, whichever side is which. Saved is the input as
     it came, divided; backward gathers it again. The weight's gradient is added to the main one in
@@ -183,8 +183,9 @@ def widen(graph: Graph, row: Row) -> None:
 
 
 def loss_by_vocabulary(graph: Graph, row: Row) -> None:
-    """Megatron's cross entropy: an fp32 copy, turned into probabilities in place, then into a
-    gradient in place (`_VocabParallelCrossEntropy`).
+    """Megatron's cross entropy (`_VocabParallelCrossEntropy`): an fp32 copy of the logits.
+
+    It is turned into probabilities in place, then into a gradient in place.
     """
     x = graph.cast(graph.env[row.ins], 4)
     out = graph.make("", 4)

@@ -34,6 +34,8 @@ def layer(s: Structure) -> Table:
         return llmc_layer()
     if s.family == "neox":
         return side_by_side(s)
+    if s.family == "bert":
+        return bert_layer()
     dropped = "masked" if s.dropout else "same"
     rows = (
         *norm(s, "X", "y0", "norm1"),
@@ -77,7 +79,7 @@ def back(s: Structure, x: str, out: str, weight: str) -> Table:
 
 
 def product(s: Structure) -> str:
-    """The operation of a product away from the residual stream."""
+    """Name the operation of a product away from the residual stream."""
     return "parallel_product" if s.kernels == "transformer_engine" else "linear"
 
 
@@ -186,6 +188,32 @@ def side_by_side(s: Structure) -> Table:
     return with_adapters(s, rows)
 
 
+def bert_layer() -> Table:
+    """BERT's layer with unfused attention, dropout and norms after the sums (transformers)."""
+    return (
+        R("q", "linear", "X", "q", "bsq"),
+        R("k", "linear", "X", "k", "bsk"),
+        R("v", "linear", "X", "v", "bsk"),
+        R("sc", "batched", "q k", dims="bass"),
+        R("sm", "scale", "sc"),
+        R("mk", "add_constant", "sm"),
+        R("pr", "softmax", "mk"),
+        R("at", "dropout", "pr"),
+        R("a", "batched", "at v", dims="bsq"),
+        R("o", "linear", "a", "o", "bsh"),
+        R("od", "dropout", "o"),
+        R("r1", "add", "od X"),
+        R("x1", "layer_norm", "r1", "norm1"),
+        R("u", "linear", "x1", "up", "bsf"),
+        R("gu", "silu", "u"),
+        R("m", "linear", "gu", "down", "bsh"),
+        R("md", "dropout", "m"),
+        R("r2", "add", "md x1"),
+        R("n2", "layer_norm", "r2", "norm2"),
+        R("OUT", "lower", "n2"),
+    )
+
+
 def llmc_layer() -> Table:
     """llm.c keeps one buffer for all activations of a layer, and works in 10h more."""
     return (
@@ -227,6 +255,13 @@ def embedding(s: Structure) -> Table:
     """From token ids, or the stage before, to the first layer's input `X`."""
     if not s.first:
         return (R("X", "receive", dims=s.residual),)
+    if s.family == "bert":
+        return (
+            R("TOKENS", "embedding", "", "embed", "bsh"),
+            R("IDS", "fixed", dims="s:8"),
+            R("PLACES", "embedding", "IDS", "position", "sh"),
+            R("X", "add", "TOKENS PLACES"),
+        )
     rows: Table = (R("X" if not s.sp else "x0", "embedding", "", "embed", "bsh"),)
     if s.sp:
         rows += (R("X", "gather", "x0", dims="brh"),)
@@ -234,13 +269,17 @@ def embedding(s: Structure) -> Table:
 
 
 def final_norm(s: Structure) -> Table:
-    """Norm in front of the head."""
+    """Norm in front of the head; BERT has a pooler."""
+    if s.family == "bert":
+        return (R("Y", "linear", "X", "pooler", "bsh"),)
     return norm(s, "X", "Y", "norm")
 
 
 def logits(s: Structure) -> Table:
     """Logits in the type of the weights."""
     rows: Table
+    if s.family == "bert":  # a few classes a sequence
+        return (R("LOGITS", "routed", "Y", dims="b"),)
     if s.kernels == "transformer_engine":
         rows = (R("LOGITS", "parallel_product", "Y", "head", "bsV"),)
     elif s.sp:

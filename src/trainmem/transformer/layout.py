@@ -1,4 +1,4 @@
-"""How a model is laid out over GPUs: what divides what, and which stage of a pipeline holds what."""
+"""How a model is laid out over GPUs: what divides what, and what each pipeline stage holds."""
 
 from __future__ import annotations
 
@@ -109,10 +109,8 @@ def stages(a: Architecture, plan: Plan) -> list[Stage]:
     for i in range(pp):
         first, last = i == 0, i == pp - 1
         layers = chunk * vpp - counted * (first + last)
-        if vpp == 1:
-            flight = min(pp - i, m)
-        else:
-            flight = min(m * vpp, 2 * (pp - i - 1) + (vpp - 1) * pp + 1)
+        warmup = pp - i if vpp == 1 else 2 * (pp - i - 1) + (vpp - 1) * pp + 1
+        flight = min(m * vpp, warmup)
         waiting = flight - 1 if pp > 1 else 0
         out.append(Stage(i, first, last, layers, layers if vpp == 1 else chunk, waiting))
     return out

@@ -70,6 +70,7 @@ RESERVED = {
     "sharded": Factor(
         1.0, 1.35, "torchtitan's eager FSDP2 runs: 15–20 %, one pool per CUDA stream"
     ),
+    "varying lengths": Factor(1.0, 2.0, "16 ms-swift runs: up to twice what is allocated"),
     "deepspeed": Factor(1.0, 1.05, "few data; up to 5 GiB more"),
 }
 
@@ -101,6 +102,21 @@ def trust(plan: Plan) -> str:
     return "known"
 
 
+def reserving(plan: Plan, pools: bool) -> str:
+    """Say how the allocator is used: a key of `RESERVED`; `pools` where their sum is known."""
+    if plan.framework == "megatron" or plan.kernels == "llm.c":
+        return "one stream"
+    if plan.varying_lengths:
+        return "varying lengths"
+    if plan.framework == "deepspeed":
+        return "deepspeed"
+    if plan.fsdp and pools:
+        return "parallel pools" if plan.tp * plan.pp > 1 else "pools"
+    if plan.fsdp:
+        return "sharded"
+    return "replicated" if plan.num_gpus > 1 else "one GPU"
+
+
 def levels(
     allocated_bytes: float, plan: Plan, reserved_bytes: float | None = None
 ) -> tuple[Level, Level, Level]:
@@ -116,26 +132,16 @@ def levels(
         The allocator's pools, summed (:func:`trainmem.transformer.reserved_bytes`), where known.
     """
     allocated = ALLOCATED[trust(plan)]
-    how, base, extra = "one GPU", allocated_bytes, 0.0
-    if plan.framework == "megatron" or plan.kernels == "llm.c":
-        how = "one stream"
-    elif plan.framework == "deepspeed":
-        how, extra = "deepspeed", DEEPSPEED_SLACK
-    elif plan.fsdp and reserved_bytes is not None:
-        how = "parallel pools" if plan.tp * plan.pp > 1 else "pools"
-        base = reserved_bytes
-    elif plan.fsdp:
-        how = "sharded"
-    elif plan.num_gpus > 1:
-        how = "replicated"
+    how = reserving(plan, reserved_bytes is not None)
     reserved = RESERVED[how]
+    base = (reserved_bytes or allocated_bytes) if "pools" in how else allocated_bytes
     # Reserved is never less than what is allocated, in whose own interval it then lies.
     low = max(base * reserved.low, allocated_bytes * allocated.low)
-    high = max(base * reserved.high, low) + extra
-    middle = base if "pools" in how else base * (reserved.low + reserved.high) / 2 + extra / 2
-    communicators = sum(
-        (plan.dp * plan.cp > 1, plan.tp > 1, plan.pp > 1, plan.cp > 1, plan.ep > 1)
-    )
+    high = max(base * reserved.high, low)
+    expected = reserved_bytes or (low + high) / 2
+    if how == "deepspeed":
+        high += DEEPSPEED_SLACK
+    communicators = sum((plan.dp * plan.cp > 1, plan.tp > 1, plan.pp > 1, plan.cp > 1, plan.ep > 1))
     return (
         Level(
             "allocated",
@@ -151,7 +157,7 @@ def levels(
             high,
             f"what the caching allocator keeps ({how})",
             reserved.source,
-            max(middle, allocated_bytes),
+            min(max(expected, low), high),
         ),
         Level(
             "card",

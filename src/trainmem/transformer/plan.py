@@ -67,7 +67,7 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         Option("num_gpus", 8, "GPUs",
-               "All GPUs; those left by tensor, pipeline and context parallelism are data-parallel.",
+               "All GPUs; what tensor, pipeline and context parallelism leave is data-parallel.",
                FSDP, bounds=(1, 1_000_000)),
         Option("micro_batch", 1, "Micro batch", "Sequences per GPU in one forward pass.",
                HF, bounds=(1, 65_536)),
@@ -113,8 +113,9 @@ OPTIONS: dict[str, Option] = {
         Option("loss_chunk", 1024, "Loss chunk", "Tokens in one chunk of the chunked loss head.",
                "torchtune, linear_cross_entropy.py", bounds=(1, 2**20)),
         Option("checkpointing", "full", "Activation checkpointing",
-               "Keep only each layer's input and recompute the layer in backward; or keep the outputs "
-               "of every second matrix product and of attention (Megatron: of all but attention).",
+               "Keep only each layer's input and recompute the layer in backward; or keep the "
+               "outputs of every second matrix product and of attention (Megatron: all but "
+               "attention's).",
                "torch.utils.checkpoint, non-reentrant; torchtitan, activation_checkpoint.py; "
                "Megatron-Core, recompute_granularity",
                (("none", "none"), ("selective", "selected operations"), ("full", "every layer"),
@@ -135,6 +136,10 @@ OPTIONS: dict[str, Option] = {
                FSDP, (("float32", "fp32"), ("bfloat16", "bf16"))),
         Option("dropout", False, "Dropout", "Dropout above zero (GPT-2, Megatron): masks are kept.",
                HF, _ON_OFF),
+        Option("varying_lengths", False, "Varying lengths",
+               "Sequences of many lengths, `seq_length` the longest: only what is reserved "
+               "changes, for blocks of one length do not serve another.",
+               "16 published ms-swift runs", _ON_OFF),
         Option("framework", "torch", "Framework", "Who keeps and shards the states.",
                "Megatron-Core, distrib_optimizer.py; DeepSpeed, runtime/zero",
                (("torch", "PyTorch (DDP, FSDP2)"), ("megatron", "Megatron-Core"),
@@ -167,7 +172,8 @@ OPTIONS: dict[str, Option] = {
                "arXiv 2106.09685; peft", bounds=(0, 65_536)),
         Option("lora_targets", "qv", "LoRA targets", "Which products have an adapter.",
                "peft; litgpt",
-               (("qv", "queries and values"), ("attention", "queries, keys, values, output"),
+               (("qv", "queries and values"), ("qkv", "queries, keys, values"),
+                ("attention", "queries, keys, values, output"),
                 ("all", "every product of a layer"), ("all_head", "every product and the head"))),
         Option("quantization", "none", "Frozen base",
                "How the frozen weights of layers are stored under LoRA (QLoRA).",
@@ -209,6 +215,7 @@ class Plan:
     wrapping: str = OPTIONS["wrapping"].default
     reduce_dtype: str = OPTIONS["reduce_dtype"].default
     dropout: bool = OPTIONS["dropout"].default
+    varying_lengths: bool = OPTIONS["varying_lengths"].default
     framework: str = OPTIONS["framework"].default
     kernels: str = OPTIONS["kernels"].default
     tp: int = OPTIONS["tp"].default
@@ -264,8 +271,7 @@ def _conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
     )
     yield (
         plan.sharding == "ddp" and ranks == 1,
-        f"sharding 'ddp' needs num_gpus of 2 or more{_each(plan)}, got {plan.num_gpus}; "
-        "use 'none'",
+        f"sharding 'ddp' needs num_gpus of 2 or more{_each(plan)}, got {plan.num_gpus}; use 'none'",
     )
     yield (
         plan.precision == "mixed" and not fsdp,
@@ -291,8 +297,7 @@ def _conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
     )
     yield (
         zero and plan.optimizer == "adam8bit",
-        "optimizer 'adam8bit' is not covered with sharding 'zero1' to 'zero3'; "
-        "use 'none' or 'ddp'",
+        "optimizer 'adam8bit' is not covered with sharding 'zero1' to 'zero3'; use 'none' or 'ddp'",
     )
     yield from _stack_conflicts(plan)
 

@@ -6,7 +6,7 @@ of each size alive after each event, and bytes of each size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from trainmem.transformer.architecture import TRACED, Architecture
 from trainmem.transformer.kernels import SELECTED
 from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import Plan
-from trainmem.transformer.replay import GRADIENTS, KINDS, SizeKey, net
+from trainmem.transformer.replay import GRADIENTS, KINDS, LOGITS, RECOMPUTED, SizeKey, net
 from trainmem.transformer.schedule import walk
 from trainmem.transformer.states import Segment, Structure
 
@@ -45,6 +45,8 @@ class Program:
         Events after which memory falls, or a segment ends: the only ones that can be a peak.
     alive
         Blocks of each size alive after those events, shape (rows, sizes).
+    adapted
+        Whether only adapters are trained.
     """
 
     sizes: tuple[SizeKey, ...]
@@ -55,6 +57,7 @@ class Program:
     start: NDArray[np.int64]
     rows: NDArray[np.int64]
     alive: Floats
+    adapted: bool = False
 
     def highest(self, totals: Floats) -> int:
         """Row of the peak; of equal ones the first in the last micro batch."""
@@ -70,7 +73,6 @@ class Program:
         total = np.bincount(flat, self.count[:n], minlength=len(KINDS) * len(self.sizes))
         return total.reshape(len(KINDS), len(self.sizes)).astype(np.float64)
 
-
     def pools(self, sizes: Floats) -> dict[str, int]:
         """Peak within each of the allocator's pools, bytes: one per CUDA stream.
 
@@ -83,6 +85,23 @@ class Program:
         pools = {"compute": ~own, "gather": own & ~gradients, "reduce": own & gradients}
         peaks = {name: np.cumsum(change[mask]).max(initial=0) for name, mask in pools.items()}
         return {name: int(value) for name, value in peaks.items()}
+
+    def fragments(self, sizes: Floats, varying: bool = False) -> float:
+        """Bytes cut up before the logits come, which cannot serve them.
+
+        One copy of the logits in the weights' type and, where all weights are trained, what
+        recomputing one layer under checkpointing leaves. With varying lengths all that the loss
+        needs, for blocks of another length do not serve it.
+        """
+
+        def highest(kind: int) -> float:
+            of_kind = np.where(self.kind == kind, self.count * sizes[self.size], 0)
+            return float(np.cumsum(of_kind).max(initial=0))
+
+        if varying:
+            return highest(LOGITS)
+        logits = [sizes[i] for i, key in enumerate(self.sizes) if key[1] == "bsV" and key[2] == 2]
+        return float(sum(logits)) + (0.0 if self.adapted else highest(RECOMPUTED))
 
 
 @lru_cache(maxsize=1024)
@@ -104,7 +123,50 @@ def compile_structure(structure: Structure) -> Program:
     alive = np.zeros((len(events), len(sizes)))
     alive[np.arange(len(events)), size] = count
     np.cumsum(alive, axis=0, out=alive)
-    return Program(sizes, segments, size, count, kind, np.array(start), rows, alive[rows])
+    return Program(
+        sizes,
+        segments,
+        size,
+        count,
+        kind,
+        np.array(start),
+        rows,
+        alive[rows],
+        bool(structure.adapted),
+    )
+
+
+def check_kernels(a: Architecture, plan: Plan) -> None:
+    """Refuse a model that the plan's kernels or axes do not have.
+
+    Raises
+    ------
+    ValueError
+        Naming the option, its value and what is covered.
+    """
+    check_layout(a, plan)
+    if plan.kernels == "transformers" and a.family not in (*TRACED, "bert"):
+        raise ValueError(
+            f"family {a.family!r} is not covered with kernels 'transformers' "
+            f"(covered: {', '.join(TRACED)}, bert)"
+        )
+    if a.family == "bert" and (plan.loss_head != "compiled" or plan.kernels != "transformers"):
+        raise ValueError(
+            "bert, which has a few classes for logits, needs loss_head 'compiled' and "
+            f"kernels 'transformers', got {plan.loss_head!r}, {plan.kernels!r}"
+        )
+    if plan.kernels == "llm.c" and a.family != "gpt2":
+        raise ValueError(f"kernels 'llm.c' are GPT-2's, got family {a.family!r}")
+    if a.family == "gpt2" and plan.kernels not in ("transformers", "llm.c"):
+        raise ValueError(f"kernels {plan.kernels!r} are not covered for gpt2; use 'transformers'")
+    if a.experts and plan.lora_rank:
+        raise ValueError(f"lora_rank {plan.lora_rank} is not covered for a mixture of experts")
+    if plan.dropout and a.family != "gpt2" and plan.framework != "megatron":
+        raise ValueError(
+            f"dropout is covered for gpt2 and framework 'megatron' only, got family {a.family!r}"
+        )
+    if plan.wrapping == "split" and (a.tie_embeddings or a.family == "gpt2"):
+        raise ValueError("wrapping 'split' needs an embedding and a head that are not tied")
 
 
 def structure_of(
@@ -124,25 +186,9 @@ def structure_of(
         For a combination of model and plan that is not covered.
     """
     a = architecture
-    check_layout(a, plan)
-    traced = plan.kernels == "transformers" and a.family in TRACED
-    if plan.kernels == "transformers" and not traced:
-        raise ValueError(
-            f"family {a.family!r} is not covered with kernels 'transformers' "
-            f"(covered: {', '.join(TRACED)})"
-        )
-    if plan.kernels == "llm.c" and a.family != "gpt2":
-        raise ValueError(f"kernels 'llm.c' are GPT-2's, got family {a.family!r}")
-    if a.family == "gpt2" and plan.kernels not in ("transformers", "llm.c"):
-        raise ValueError(f"kernels {plan.kernels!r} are not covered for gpt2; use 'transformers'")
-    if a.experts and plan.lora_rank:
-        raise ValueError(f"lora_rank {plan.lora_rank} is not covered for a mixture of experts")
-    if plan.dropout and a.family != "gpt2" and plan.framework != "megatron":
-        raise ValueError(
-            f"dropout is covered for gpt2 and framework 'megatron' only, got family {a.family!r}"
-        )
-    if plan.wrapping == "split" and (a.tie_embeddings or a.family == "gpt2"):
-        raise ValueError("wrapping 'split' needs an embedding and a head that are not tied")
+    check_kernels(a, plan)
+    if plan.kernels == "litgpt":  # it has no tied weights
+        a = replace(a, tie_embeddings=False)
     stage = stage or stages(a, plan)[0]
     delayed = plan.no_sync or (plan.sharding == "zero1" and plan.fsdp)
     layer, head = dict(a.layer_parameters), dict(a.root_parameters)
@@ -206,6 +252,7 @@ def structure_of(
 #: Products with an adapter, by the plan's `lora_targets`.
 TARGETS = {
     "qv": ("q", "v"),
+    "qkv": ("q", "k", "v"),
     "attention": ("q", "k", "v", "o"),
     "all": ("q", "k", "v", "o", "gate", "up", "down"),
     "all_head": ("q", "k", "v", "o", "gate", "up", "down", "head"),

@@ -185,7 +185,7 @@ def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) ->
 
 
 def reserved_bytes(architecture: Architecture, plan: Plan) -> float:
-    """What the caching allocator keeps at the peak of a step: its pools, summed.
+    """Return what the caching allocator keeps at the peak of a step: its pools, summed.
 
     A pool per CUDA stream, each at its own highest; and blocks that the logits cannot use, because
     they were cut up before: one bf16 copy of the logits, under checkpointing also what one layer
@@ -194,8 +194,8 @@ def reserved_bytes(architecture: Architecture, plan: Plan) -> float:
     compiled = [_one(architecture, plan, each) for each in _stages(architecture, plan)]
     highest = 0.0
     for program, sizes in compiled:
-        pools = program.pools(sizes)
-        highest = max(highest, float(sum(pools.values())))
+        pools = sum(program.pools(sizes).values())
+        highest = max(highest, pools + program.fragments(sizes, plan.varying_lengths))
     return highest
 
 
@@ -301,9 +301,7 @@ def peaks(
     n, s, b = (np.ascontiguousarray(x).ravel() for x in (n, s, b))
     out = np.zeros((len(COMPONENTS), n.size))
     kinds = np.stack(situation(architecture, plan, b=b, s=s, n=n))
-    for kind, stage in itertools.product(
-        np.unique(kinds, axis=1).T, stages(architecture, plan)
-    ):
+    for kind, stage in itertools.product(np.unique(kinds, axis=1).T, stages(architecture, plan)):
         where = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
         alone, single, chunks = bool(kind[0]), bool(kind[1]), int(kind[2])
         structure = structure_of(
@@ -338,7 +336,7 @@ def timeline(architecture: Architecture, plan: Plan) -> Timeline:
     parts, boundaries, labels, phases, at = [], [], [], [], 0
     for segment in program.segments:
         events = np.array(segment.events, dtype=np.int64).reshape(-1, 3)
-        low, high = segment.layers
+        low = segment.layers[0]
         order = range(low, low + segment.times) if low else range(1)
         for layer in order if segment.label == "forward" else reversed(order):
             boundaries.append(at)

@@ -200,6 +200,9 @@ class Micro:
         saved = any(v.storage.birth[2] == SAVED for v in ends)
         for value in (*ends, self.embedded):
             value.storage.birth[2] = SAVED if saved else self.kinds[0].entry.storage.birth[2]
+        for layer in self.kinds:
+            with self.ledger.tape.recording() as layer.after:
+                self.ledger.tape.drop(layer.entry.storage)
 
     def forward_embedding(self) -> None:
         """Token ids to the first layer's input, and the constants every layer uses."""
@@ -229,7 +232,9 @@ class Micro:
         if s.split or not s.first:
             self.sharding.pre_forward(ledger.head_group)
         self.head = self.graph(ledger.named)
-        self.final = Value(self.fake(s.residual, ledger.weight_unit), s.residual, ledger.weight_unit)
+        self.final = Value(
+            self.fake(s.residual, ledger.weight_unit), s.residual, ledger.weight_unit
+        )
         self.final.storage.birth[2] = self.kinds[0].entry.storage.birth[2]
         self.head.env["X"] = self.final
         self.head.run(blocks.final_norm(s) if s.traced else kernels.final_norm(s))
@@ -265,9 +270,10 @@ class Micro:
         self.sharding.free_buffer()
         if "LOGITS" in head.env:
             head.forget("LOGITS")
-        with ledger.tape.recording() as casts:
-            self.kinds[0].graph.clear_casts()
-        ledger.tape.events += net(casts, s.num_layers)
+        for layer, times in self.shares(1, s.num_layers):
+            with ledger.tape.recording() as casts:
+                layer.graph.clear_casts()
+            ledger.tape.events += net(casts, times)
         head.clear_casts()
         ledger.close("fwd", "final norm, logits and loss")
 
@@ -364,8 +370,7 @@ class Layer:
         self.out = self.graph.take("OUT")
         if checkpoint:
             tape.hold(self.entry.storage, SAVED)
-        with tape.recording() as self.after:
-            tape.drop(self.entry.storage)
+        self.after: list[Event] = []
         self.core: list[Event] = []
 
     def run(self, graph: Graph) -> None:
@@ -402,8 +407,11 @@ class Layer:
 
 
 def kinds_of_layers(s: Structure) -> tuple[bool, ...]:
-    """Whether layers are checkpointed: one kind, or every second."""
-    return (True, False) if s.every_2nd else (s.checkpoint,)
+    """Whether layers are checkpointed: one kind, or every second, beginning with the first.
+
+    (Indexed by the layer's number. The first one's backward pass frees what all have shared.)
+    """
+    return (False, True) if s.every_2nd else (s.checkpoint,)
 
 
 def last_use(core: list[Event]) -> list[Event]:

@@ -39,8 +39,8 @@ def units_of(framework: str, precision: str) -> tuple[int, int, int]:
 #: of 64; scales in 8 bits with an fp32 one per 256 (QLoRA's double quantisation); 8 bits.
 QUANTIZED = {"nf4": 0.5 + 4 / 64, "nf4_double": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0}
 
-#: DeepSpeed's buckets in elements of the weights' type (`reduce_bucket_size`, `allgather_bucket_size`
-#: and `stage3_prefetch_bucket_size`, defaults of runtime/zero/config.py).
+#: DeepSpeed's buckets in elements of the weights' type (`reduce_bucket_size`,
+#: `allgather_bucket_size`, `stage3_prefetch_bucket_size`; defaults of runtime/zero/config.py).
 REDUCE_BUCKET, GATHER_BUCKET, PREFETCH_BUCKET = 5e8, 5e8, 5e7
 
 
@@ -119,7 +119,7 @@ class Structure:
     @property
     def traced(self) -> bool:
         """Whether layers are those of transformers."""
-        return self.kernels == "transformers"
+        return self.kernels == "transformers" and self.family != "bert"
 
     @property
     def residual(self) -> str:
@@ -216,7 +216,7 @@ class Ledger:
                     self.emit(("gather", (p,), self.weight_unit), count, GATHERED)
                 if s.sharding == "ddp" and s.framework == "torch" and trained:
                     self.emit(("", "".join(p), self.grad_unit), count, GRADIENTS)
-        if s.keep and not (s.offload == "all" and s.fsdp):
+        if s.keep and s.offload == "none":  # offloaded, DeepSpeed keeps gradients on the CPU too
             self.gradients_at_rest(1)
         if s.framework == "megatron":
             self.dummy_gradients()
@@ -246,7 +246,7 @@ class Ledger:
         return self.at_rest((p,), unit)
 
     def dummy_gradients(self) -> None:
-        """Transformer Engine's cached gradients: one per distinct shape of weight, never used.
+        """Allocate Transformer Engine's cached gradients: one per shape of weight, never used.
 
         Gradients go into the main ones; autograd is handed these (`get_dummy_wgrad` in
         `transformer_engine/pytorch/module/base.py`). Queries, keys and values are one product, gate
