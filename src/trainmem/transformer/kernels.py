@@ -16,7 +16,7 @@ llm.c                36h + 4a + 16
 
 from __future__ import annotations
 
-from trainmem.transformer.blocks import ROTARY_TABLES, Table, rms_norm
+from trainmem.transformer.blocks import Table, rms_norm
 from trainmem.transformer.replay import Row as R
 from trainmem.transformer.states import Structure
 
@@ -265,7 +265,7 @@ def embedding(s: Structure) -> Table:
     rows: Table = (R("X" if not s.sp else "x0", "embedding", "", "embed", "bsh"),)
     if s.sp:
         rows += (R("X", "gather", "x0", dims="brh"),)
-    return rows if s.learned_positions else (*rows, *ROTARY_TABLES)
+    return rows
 
 
 def final_norm(s: Structure) -> Table:

@@ -143,7 +143,7 @@ OPTIONS: dict[str, Option] = {
         Option("framework", "torch", "Framework", "Who keeps and shards the states.",
                "Megatron-Core, distrib_optimizer.py; DeepSpeed, runtime/zero",
                (("torch", "PyTorch (DDP, FSDP2)"), ("megatron", "Megatron-Core"),
-                ("deepspeed", "DeepSpeed ZeRO"))),
+                ("deepspeed", "DeepSpeed ZeRO"), ("llm.c", "llm.c"))),
         Option("kernels", "transformers", "Kernels",
                "Whose layers run: which tensors exist, and which are saved for the backward pass.",
                "the stacks' sources and published measurements; see `trainmem.transformer.stacks`",
@@ -338,24 +338,26 @@ def _stack_conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
         f"framework {plan.framework!r} needs precision 'bf16_master', got {plan.precision!r}",
     )
     yield (
-        plan.framework == "megatron" and plan.sharding in ("zero2", "zero3"),
-        "framework 'megatron' has sharding 'zero1' (distributed optimizer), 'ddp' or 'none', "
-        f"got {plan.sharding!r}",
+        plan.framework in ("megatron", "llm.c") and plan.sharding in ("zero2", "zero3"),
+        f"framework {plan.framework!r} has sharding 'zero1' (distributed optimizer), 'ddp' or "
+        f"'none', got {plan.sharding!r}",
     )
     yield (
         plan.framework == "deepspeed" and not plan.sharding.startswith("zero"),
         f"framework 'deepspeed' needs sharding 'zero1' to 'zero3', got {plan.sharding!r}",
     )
-    yield (
-        (plan.framework == "megatron") != (plan.kernels == "transformer_engine"),
-        f"framework {plan.framework!r} does not go with kernels {plan.kernels!r}: "
-        "'megatron' and 'transformer_engine' go together",
-    )
-    yield (
-        plan.tp > 1 and plan.kernels not in ("torchtitan", "compiled", "transformer_engine"),
-        f"tp {plan.tp} needs kernels 'torchtitan', 'compiled' or 'transformer_engine', "
-        f"got {plan.kernels!r}",
-    )
+    for framework, kernels in (("megatron", "transformer_engine"), ("llm.c", "llm.c")):
+        yield (
+            (plan.framework == framework) != (plan.kernels == kernels),
+            f"framework {plan.framework!r} does not go with kernels {plan.kernels!r}: "
+            f"{framework!r} and {kernels!r} go together",
+        )
+    for name, size in (("tp", plan.tp), ("pp", plan.pp)):
+        yield (
+            size > 1 and plan.kernels not in ("torchtitan", "compiled", "transformer_engine"),
+            f"{name} {size} needs kernels 'torchtitan', 'compiled' or 'transformer_engine', "
+            f"got {plan.kernels!r}",
+        )
     yield (
         not eager and plan.attention != "flash",
         f"kernels {plan.kernels!r} need attention 'flash', got {plan.attention!r}",

@@ -187,7 +187,7 @@ def structure_of(
     """
     a = architecture
     check_kernels(a, plan)
-    if plan.kernels == "litgpt":  # it has no tied weights
+    if plan.kernels == "litgpt" or plan.pp > 1:  # litgpt ties nothing, a pipeline cannot
         a = replace(a, tie_embeddings=False)
     stage = stage or stages(a, plan)[0]
     delayed = plan.no_sync or (plan.sharding == "zero1" and plan.fsdp)
@@ -199,9 +199,7 @@ def structure_of(
         table[name + ".lora_A.weight"] = ("x", cols)
         table[name + ".lora_B.weight"] = (rows, "x")
     if not stage.first:
-        for name in ("embed", "position"):
-            if name == "position" or not (a.tie_embeddings and stage.last):
-                head.pop(name, None)
+        head.pop("embed")
     if not stage.last:
         head = {name: p for name, p in head.items() if name in ("embed", "position")}
     return Structure(
@@ -224,7 +222,10 @@ def structure_of(
         or (plan.checkpointing == "selective" and plan.kernels in SELECTED),
         micros=1 if plan.pp > 1 else min(plan.accumulation, 3 if delayed else 2),
         no_sync=delayed and plan.sharding != "zero1",
-        keep=plan.keep_gradients or plan.framework != "torch" or plan.kernels == "llm.c",
+        # In a pipeline gradients of earlier micro batches are there from the second on.
+        keep=plan.keep_gradients
+        or plan.framework != "torch"
+        or plan.pp > 1,
         split=plan.wrapping == "split",
         reduce_unit=4 if plan.reduce_dtype == "float32" else 2,
         dropout=plan.dropout,

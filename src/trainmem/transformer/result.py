@@ -336,8 +336,8 @@ def timeline(architecture: Architecture, plan: Plan) -> Timeline:
     parts, boundaries, labels, phases, at = [], [], [], [], 0
     for segment in program.segments:
         events = np.array(segment.events, dtype=np.int64).reshape(-1, 3)
-        low = segment.layers[0]
-        order = range(low, low + segment.times) if low else range(1)
+        low, high = segment.layers
+        order = range(low, high + 1)
         for layer in order if segment.label == "forward" else reversed(order):
             boundaries.append(at)
             labels.append(f"layer {layer} {segment.label}" if low else segment.label)

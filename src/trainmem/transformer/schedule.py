@@ -164,14 +164,14 @@ class Micro:
         self.kinds = [Layer(self, checkpoint) for checkpoint in kinds_of_layers(s)]
         self.link()
         after = self.kinds[-1].after
-        for low, high in spread(s.num_layers, 1, 1):
-            for layer, times in self.shares(low, high):
-                sharding.pre_forward(ledger.layer)
-                ledger.tape.events += layer.body
-                sharding.post_forward(ledger.layer)
-                if low > 1 or s.gpt2:
-                    ledger.tape.events += layer.after
-                ledger.close("fwd", "forward", times, (low, high))
+        for low, high in self.spread(1, 1):
+            layer = self.kind(low)
+            sharding.pre_forward(ledger.layer)
+            ledger.tape.events += layer.body
+            sharding.post_forward(ledger.layer)
+            if low > 1 or s.gpt2:
+                ledger.tape.events += layer.after
+            ledger.close("fwd", "forward", high - low + 1, (low, high))
         if self.has_head:
             self.forward_norm()
         if not s.gpt2:  # the embedding's output was held by the model's own variable
@@ -181,18 +181,21 @@ class Micro:
         else:
             out = self.kinds[0].out
             ledger.emit(("", s.residual, ledger.weight_unit), -1, out.storage.birth[2])
+            if not s.split:
+                sharding.post_forward(ledger.head_group)
+            sharding.free_buffer()
+            for name in set(self.embed.env) - set(self.kept):
+                self.embed.forget(name)
             ledger.close("fwd", "output sent to the next stage")
 
-    def shares(self, low: int, high: int) -> list[tuple[Layer, int]]:
-        """Say how many of the layers `low` to `high` are of each kind, the last one's kind last."""
-        count = len(self.kinds)
-        if low == high:
-            return [(self.kinds[low % count], 1)]
-        parts = [
-            (self.kinds[k], sum(1 for i in range(low, high + 1) if i % count == k))
-            for k in range(count)
-        ]
-        return [(layer, times) for layer, times in parts if times]
+    def kind(self, number: int) -> Layer:
+        """Return the kind of a layer, by its number."""
+        return self.kinds[number % len(self.kinds)]
+
+    def spread(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return ranges of like layers: each by itself where kinds alternate."""
+        layers = self.ledger.s.num_layers
+        return list(spread(layers, first if len(self.kinds) == 1 else layers, last))
 
     def link(self) -> None:
         """Give the tensor between two layers one kind: every output is the next one's input."""
@@ -207,13 +210,12 @@ class Micro:
     def forward_embedding(self) -> None:
         """Token ids to the first layer's input, and the constants every layer uses."""
         ledger, s = self.ledger, self.ledger.s
-        if s.first:
-            self.sharding.pre_forward(ledger.embed_group)
+        self.sharding.pre_forward(ledger.embed_group)
         self.embed = self.graph(ledger.named)
         table = blocks.embedding(s) if s.traced and s.first else kernels.embedding(s)
         lookup = 2 if s.sp and s.first else 1
         self.embed.run(table[:lookup])
-        if s.split and s.first:
+        if s.split:
             self.sharding.post_forward(ledger.embed_group)
         self.embed.run(table[lookup:])
         self.embedded = self.embed.take("X")
@@ -229,7 +231,7 @@ class Micro:
     def forward_norm(self) -> None:
         """Run the final norm; the model's variables go with its return."""
         ledger, s = self.ledger, self.ledger.s
-        if s.split or not s.first:
+        if s.split:
             self.sharding.pre_forward(ledger.head_group)
         self.head = self.graph(ledger.named)
         self.final = Value(
@@ -270,10 +272,11 @@ class Micro:
         self.sharding.free_buffer()
         if "LOGITS" in head.env:
             head.forget("LOGITS")
-        for layer, times in self.shares(1, s.num_layers):
+        for number, layer in enumerate(self.kinds):
             with ledger.tape.recording() as casts:
                 layer.graph.clear_casts()
-            ledger.tape.events += net(casts, times)
+            of_kind = range(number or len(self.kinds), s.num_layers + 1, len(self.kinds))
+            ledger.tape.events += net(casts, len(of_kind))
         head.clear_casts()
         ledger.close("fwd", "final norm, logits and loss")
 
@@ -286,26 +289,27 @@ class Micro:
             self.backward_loss(seed)
         else:
             ledger.tape.alloc(s.residual, ledger.weight_unit, TEMPORARY)
+            group = {} if s.split else ledger.head_group
+            sharding.pre_backward(group, ledger.layer, gathered=False)
             ledger.close(self.phase("layers"), "gradient received from the next stage")
         for layer in self.kinds:
             layer.write_backward()
-        for low, high in reversed(list(spread(s.num_layers, 2, 2))):
-            for layer, times in reversed(self.shares(low, high)):
-                following = ledger.layer if low > 1 else ledger.embed_group if s.split else None
-                sharding.pre_backward(ledger.layer, following)
-                ledger.tape.events += layer.core if low > 1 else last_use(layer.core)
-                sharding.post_backward(ledger.layer, self.progress)
-                ledger.close(self.phase("layers"), "backward", times, (low, high))
-        if s.split and s.first:
+        for low, high in reversed(self.spread(2, 2)):
+            core = self.kind(low).core
+            following = ledger.layer if low > 1 else ledger.embed_group if s.split else None
+            sharding.pre_backward(ledger.layer, following)
+            ledger.tape.events += core if low > 1 else last_use(core)
+            sharding.post_backward(ledger.layer, self.progress)
+            ledger.close(self.phase("layers"), "backward", high - low + 1, (low, high))
+        if s.split:
             sharding.pre_backward(ledger.embed_group, None)
         grad = self.fake(s.residual, ledger.weight_unit)
-        if s.first and (s.trains("embed") or s.traced):
+        if s.first and s.trains("embed"):
             self.embedded.grad = grad
             self.embed.backward()
         else:  # sent to the stage before, or of no use
             ledger.tape.drop(grad)
-        if s.first or not s.split:
-            sharding.post_backward(ledger.embed_group, self.progress)
+        sharding.post_backward(ledger.embed_group, self.progress)
         sharding.free_reduced()
         if self.has_head:
             ledger.tape.drop(seed)

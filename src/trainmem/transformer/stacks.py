@@ -99,8 +99,8 @@ STACKS: dict[str, Stack] = {
                "precision": "bf16", "wrapping": "layers"},
               "litgpt, lora.py, utils.py (chunked_cross_entropy); precision bf16-true"),
         Stack("llm.c", "llm.c",
-              {"framework": "torch", "kernels": "llm.c", "loss_head": "in_place",
-               "precision": "bf16_master", "keep_gradients": True, "wrapping": "layers"},
+              {"framework": "llm.c", "kernels": "llm.c", "loss_head": "in_place",
+               "sharding": "zero1", "precision": "bf16_master", "wrapping": "layers"},
               "llm.c, train_gpt2.cu; GPT-2 only"),
     )
 }  # fmt: skip

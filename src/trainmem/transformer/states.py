@@ -181,7 +181,7 @@ class Ledger:
         self.layer, self.root = dict(s.layer), dict(s.root)
         self.embed_group, self.head_group = self.root, self.root
         if s.split:
-            self.embed_group = {"embed": self.root["embed"]}
+            self.embed_group = {k: v for k, v in self.root.items() if k == "embed"}
             self.head_group = {k: v for k, v in self.root.items() if k != "embed"}
         #: The root's parameters by the names its tables use: a tied head is the embedding.
         self.named = {"head.weight": self.root["embed"], **self.root} if s.tied else self.root
