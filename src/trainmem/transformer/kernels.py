@@ -217,10 +217,12 @@ def bert_layer() -> Table:
 def llmc_layer() -> Table:
     """llm.c keeps one buffer for all activations of a layer, and works in 10h more."""
     return (
-        R("y", "kept", "X", dims="bsh:36"),
+        R("y0", "layer_norm", "X", "norm1"),
+        R("y", "kept", "y0", dims="bsh:34"),  # and X
         R("z", "kept", "y", dims="bsa:4"),
-        R("m", "routed", "z", dims="bsh"),
-        R("OUT", "add", "z m"),
+        R("w", "kept", "z", dims="bs:8"),
+        R("m", "routed", "w", dims="bsh"),
+        R("OUT", "add", "X m"),
     )
 
 

@@ -223,9 +223,7 @@ def structure_of(
         micros=1 if plan.pp > 1 else min(plan.accumulation, 3 if delayed else 2),
         no_sync=delayed and plan.sharding != "zero1",
         # In a pipeline gradients of earlier micro batches are there from the second on.
-        keep=plan.keep_gradients
-        or plan.framework != "torch"
-        or plan.pp > 1,
+        keep=plan.keep_gradients or plan.framework != "torch" or plan.pp > 1,
         split=plan.wrapping == "split",
         reduce_unit=4 if plan.reduce_dtype == "float32" else 2,
         dropout=plan.dropout,

@@ -100,7 +100,8 @@ STACKS: dict[str, Stack] = {
               "litgpt, lora.py, utils.py (chunked_cross_entropy); precision bf16-true"),
         Stack("llm.c", "llm.c",
               {"framework": "llm.c", "kernels": "llm.c", "loss_head": "in_place",
-               "sharding": "zero1", "precision": "bf16_master", "wrapping": "layers"},
+               "sharding": "zero1", "precision": "bf16_master", "wrapping": "layers",
+               "checkpointing": "none"},
               "llm.c, train_gpt2.cu; GPT-2 only"),
     )
 }  # fmt: skip
