@@ -36,6 +36,9 @@ OPTIMIZERS = {"fused": "adamw", "foreach": "adamw_foreach", "forloop": "adamw_fo
 LOSSES = {"full": "transformers", "chunked": "chunked", "liger": "fused"}
 GIB = 2**30
 
+#: Experts of traced Mixtral rows, which do not say.
+MIXTRAL = {"num_experts": 8, "experts_per_token": 2}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -84,6 +87,7 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         vocab_size=model["vocab_size"],
         tie_embeddings=model["tie_embeddings"],
         max_positions=max(case["seq"], 1024),
+        **(MIXTRAL if model["family"] == "mixtral" else {}),
     )
     plan = Plan(
         num_gpus=case["world"],

@@ -171,7 +171,8 @@ class TransformerModel:
     def detail(self, config: TrainingConfig) -> dict[str, Any]:
         """Return `plan` and `detail` as the answer's `to_dict()` adds them: plain types only."""
         plan, result = plan_of(config, self.plan), self.peak(config)
+        extra = {"calibration": asdict(self.calibration)} if self.calibration else {}
         return {
             "plan": {f.name: getattr(plan, f.name) for f in fields(plan)},
-            "detail": {f.name: getattr(result, f.name) for f in fields(result)},
-        } | ({"calibration": asdict(self.calibration)} if self.calibration else {})
+            "detail": {f.name: getattr(result, f.name) for f in fields(result)} | extra,
+        }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.transformer.architecture import TRACED, Architecture
+from trainmem.transformer.architecture import EXPERTS, TRACED, Architecture
 from trainmem.transformer.kernels import SELECTED
 from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import Plan
@@ -145,10 +145,10 @@ def check_kernels(a: Architecture, plan: Plan) -> None:
         Naming the option, its value and what is covered.
     """
     check_layout(a, plan)
-    if plan.kernels == "transformers" and a.family not in (*TRACED, "bert"):
+    if plan.kernels == "transformers" and a.family not in (*TRACED, *EXPERTS, "bert"):
         raise ValueError(
             f"family {a.family!r} is not covered with kernels 'transformers' "
-            f"(covered: {', '.join(TRACED)}, bert)"
+            f"(covered: {', '.join((*TRACED, *EXPERTS))}, bert)"
         )
     if a.family == "bert" and (plan.loss_head != "compiled" or plan.kernels != "transformers"):
         raise ValueError(
