@@ -32,7 +32,12 @@ from trainmem.transformer import (
     reserved_bytes,
 )
 
-OPTIMIZERS = {"fused": "adamw", "foreach": "adamw_foreach", "forloop": "adamw_forloop"}
+OPTIMIZERS = {
+    "adamw8bit": "adam8bit",
+    "fused": "adamw",
+    "foreach": "adamw_foreach",
+    "forloop": "adamw_forloop",
+}
 LOSSES = {"full": "transformers", "chunked": "chunked", "liger": "fused"}
 GIB = 2**30
 
@@ -72,8 +77,6 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         Where the row is outside what is covered.
     """
     model, case = row["model"], row["case"]
-    if case.get("lora_rank"):
-        raise ValueError(f"lora_rank {case['lora_rank']} is not covered")
     heads = model["num_heads"]
     arch = Architecture(
         name=row["name"],
@@ -105,7 +108,9 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         keep_gradients=case["keep_grads"],
         wrapping=case["wrap"],
         reduce_dtype=case["reduce"] if case["precision"] == "mixed" else "float32",
-        dropout=case["dropout"] > 0,
+        dropout=case.get("dropout", 0) > 0,
+        lora_rank=case.get("lora_rank", 0),
+        lora_targets="all",  # of the layers, as the tracer adapts them
     )
     return arch, plan
 

@@ -309,8 +309,12 @@ def test_lengths_that_vary_widen_what_is_reserved():
         ({"pp": 2}, "pp 2 needs kernels 'torchtitan'"),
         ({"checkpointing": "selective"}, "checkpointing 'selective' needs kernels"),
         ({"quantization": "nf4"}, "quantization 'nf4' needs lora_rank of 1 or more, got 0"),
-        ({"lora_rank": 8}, "lora_rank above 0 is covered with precision 'bf16'"),
-        ({"lora_rank": 8, "precision": "bf16", "loss_head": "chunked"}, "lora_rank above 0 is not"),
+        ({"lora_rank": 8, "precision": "bf16_master"}, "lora_rank above 0 is covered with"),
+        ({"lora_rank": 8, "quantization": "nf4"}, "'nf4' needs precision 'bf16' or 'amp'"),
+        (
+            {"lora_rank": 8, "lora_targets": "all_head", "loss_head": "chunked"},
+            "lora_targets 'all_head' is not covered with loss_head 'chunked'",
+        ),
         (
             {"framework": "deepspeed", "precision": "bf16"},
             "framework 'deepspeed' needs precision 'bf16_master', got 'bf16'",

@@ -231,7 +231,7 @@ def with_adapters(s: Structure, rows: Table) -> Table:
     out: list[R] = []
     dropped: dict[str, str] = {}
     for row in rows:
-        if row.op != "linear" or row.weight not in s.adapted:
+        if row.op not in ("linear", "conv1d") or row.weight not in s.adapted:
             out.append(row)
             continue
         p, w = row.out + ".", row.weight
@@ -242,7 +242,7 @@ def with_adapters(s: Structure, rows: Table) -> Table:
                 out.append(R(p + "d", "dropout", x))
             x = dropped[x]
         out += [
-            R(p + "base", "linear", row.ins, w, row.dims),
+            R(p + "base", row.op, row.ins, w, row.dims),
             R(p + "c", "widen", x),
             R(p + "a", "linear", p + "c", w + ".lora_A", row.dims[:-1] + "x"),
             R(p + "b", "linear", p + "a", w + ".lora_B", row.dims),

@@ -390,16 +390,22 @@ def _stack_conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
         plan.quantization != "none" and not plan.lora_rank,
         f"quantization {plan.quantization!r} needs lora_rank of 1 or more, got 0",
     )
+    master = plan.precision == "bf16_master" and plan.framework == "torch"
+    other = plan.framework not in ("torch", "deepspeed") or plan.tp * plan.pp > 1
     yield (
-        bool(plan.lora_rank)
-        and (plan.precision != "bf16" or plan.kernels == "llm.c" or plan.tp * plan.pp > 1),
-        "lora_rank above 0 is covered with precision 'bf16', tp 1, pp 1 and kernels other than "
-        f"'llm.c', got precision {plan.precision!r}, tp {plan.tp}, pp {plan.pp}, "
-        f"kernels {plan.kernels!r}",
+        bool(plan.lora_rank) and (master or other),
+        "lora_rank above 0 is covered with framework 'torch' or 'deepspeed', precision other than "
+        f"'bf16_master' in the first, tp 1 and pp 1; got framework {plan.framework!r}, "
+        f"precision {plan.precision!r}, tp {plan.tp}, pp {plan.pp}",
     )
     yield (
-        bool(plan.lora_rank) and plan.loss_head in ("chunked", "fused"),
-        f"lora_rank above 0 is not covered with loss_head {plan.loss_head!r}",
+        plan.quantization != "none" and plan.precision in ("mixed", "fp32"),
+        f"quantization {plan.quantization!r} needs precision 'bf16' or 'amp', "
+        f"got {plan.precision!r}",
+    )
+    yield (
+        plan.lora_targets == "all_head" and plan.loss_head in ("chunked", "fused"),
+        f"lora_targets 'all_head' is not covered with loss_head {plan.loss_head!r}",
     )
     yield (
         plan.offload != "none" and plan.framework == "megatron",

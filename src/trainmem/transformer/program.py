@@ -196,6 +196,8 @@ def structure_of(
     for name in adapted:
         table = head if name == "head" else layer
         rows, cols = ("V", "h") if name == "head" else layer[name + ".weight"]
+        if a.family == "gpt2" and name != "head":  # its weights are transposed
+            rows, cols = cols, rows
         table[name + ".lora_A.weight"] = ("x", cols)
         table[name + ".lora_B.weight"] = (rows, "x")
     if not stage.first:
@@ -262,9 +264,10 @@ def _adapted(a: Architecture, plan: Plan) -> tuple[str, ...]:
     """Products with an adapter, of those the family has."""
     if not plan.lora_rank:
         return ()
-    if a.family == "gpt2":
-        raise ValueError("lora_rank above 0 is not covered for gpt2, whose q, k, v are one product")
-    return tuple(t for t in TARGETS[plan.lora_targets] if a.gated or t != "gate")
+    targets = TARGETS[plan.lora_targets]
+    if a.family == "gpt2":  # queries, keys and values are one product
+        targets = ("qkv", *(t for t in targets if t not in ("q", "k", "v", "gate")))
+    return tuple(t for t in targets if a.gated or t != "gate")
 
 
 def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:

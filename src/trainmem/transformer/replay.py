@@ -203,7 +203,7 @@ class Graph:
         self.held: dict[str, list[Storage]] = {}
         self.trains: Callable[[str], bool] = lambda name: True
         self.adapter_unit = precision.weight  # bytes per element of LoRA's weights
-        self.quantized = False
+        self.adapted = self.quantized = False
         self.last_save = 0  # number of events written when the last tensor was saved
 
     # ---- forward ----
@@ -219,11 +219,31 @@ class Graph:
         for i, row in enumerate(rows):
             if row.op != "end":
                 self.current = row.out if row.out in self.kept else ""
-                self.ops[row.op](self, row)
+                if self.adapted and not self.needs_gradient(row):
+                    self.run_frozen(row)
+                else:
+                    self.ops[row.op](self, row)
                 self.current = ""
             for name in dying.get(i, ()):
                 if name in self.env and not name.isupper():
                     self.forget(name)
+
+    def needs_gradient(self, row: Row) -> bool:
+        """Whether a gradient will pass an operation: to an input, or to a trained weight."""
+        if any(self.env[name].needs for name in row.ins.split()):
+            return True
+        names = (row.weight, row.weight + ".weight") if row.weight else ()
+        return any(name in self.parameters and self.trains(name) for name in names)
+
+    def run_frozen(self, row: Row) -> None:
+        """Run an operation that no gradient will pass: nothing is saved."""
+        nodes, save, at = len(self.nodes), self.save, self.last_save
+        self.save = False
+        self.ops[row.op](self, row)
+        self.save, self.last_save = save, at
+        del self.nodes[nodes:]
+        for name in row.out.split():
+            self.env[name].needs = False
 
     def forget(self, name: str) -> None:
         """Let go of the variable `name`."""

@@ -97,7 +97,7 @@ class Micro:
         self.ledger, self.sharding, self.progress, self.adds = ledger, sharding, progress, adds
         self.pending: Storage | None = None  # the head weight's gradient, being summed
         self.arrived = 0
-        self.made: tuple[Storage, Storage]  # the fused head's gradients
+        self.made: tuple[Storage, Storage | None]  # the fused head's gradients
         self.labels: Value  # the shifted labels, of the chunked head
 
     def graph(
@@ -120,6 +120,7 @@ class Micro:
         )
         graph.collect, graph.trains = self.collect, ledger.s.trains
         graph.adapter_unit = ledger.s.adapter_unit
+        graph.adapted = bool(ledger.s.adapted)
         graph.quantized = ledger.s.quantization != "none"
         return graph
 
@@ -161,7 +162,7 @@ class Micro:
         """Embedding, layers, head and loss."""
         self.forward_embedding()
         ledger, sharding, s = self.ledger, self.sharding, self.ledger.s
-        self.kinds = [Layer(self, checkpoint) for checkpoint in kinds_of_layers(s)]
+        self.kinds = self.kinds_of_layers()
         self.link()
         after = self.kinds[-1].after
         for low, high in self.spread(1, 1):
@@ -190,12 +191,28 @@ class Micro:
 
     def kind(self, number: int) -> Layer:
         """Return the kind of a layer, by its number."""
-        return self.kinds[number % len(self.kinds)]
+        if self.ledger.s.every_2nd:
+            return self.kinds[number % 2]
+        return self.kinds[-1 if number == 1 else 0]
+
+    def kinds_of_layers(self) -> list[Layer]:
+        """Make the kinds of layers that there are; the last of them is the first layer's.
+
+        One kind; or every second layer is checkpointed; or, where only adapters are trained, no
+        gradient goes to the first layer's input.
+        """
+        s = self.ledger.s
+        if s.every_2nd:
+            return [Layer(self, False), Layer(self, True)]
+        like_others = Layer(self, s.checkpoint)
+        if s.checkpoint or self.embedded.needs:
+            return [like_others]
+        return [like_others, Layer(self, False, needs=False)]
 
     def spread(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return ranges of like layers: each by itself where kinds alternate."""
         layers = self.ledger.s.num_layers
-        return list(spread(layers, first if len(self.kinds) == 1 else layers, last))
+        return list(spread(layers, layers if self.ledger.s.every_2nd else first, last))
 
     def link(self) -> None:
         """Give the tensor between two layers one kind: every output is the next one's input."""
@@ -272,11 +289,11 @@ class Micro:
         self.sharding.free_buffer()
         if "LOGITS" in head.env:
             head.forget("LOGITS")
-        for number, layer in enumerate(self.kinds):
+        for layer in self.kinds:
             with ledger.tape.recording() as casts:
                 layer.graph.clear_casts()
-            of_kind = range(number or len(self.kinds), s.num_layers + 1, len(self.kinds))
-            ledger.tape.events += net(casts, len(of_kind))
+            times = sum(self.kind(i) is layer for i in range(1, s.num_layers + 1))
+            ledger.tape.events += net(casts, times)
         head.clear_casts()
         ledger.close("fwd", "final norm, logits and loss")
 
@@ -303,12 +320,13 @@ class Micro:
             ledger.close(self.phase("layers"), "backward", high - low + 1, (low, high))
         if s.split:
             sharding.pre_backward(ledger.embed_group, None)
-        grad = self.fake(s.residual, ledger.weight_unit)
-        if s.first and s.trains("embed"):
-            self.embedded.grad = grad
-            self.embed.backward()
-        else:  # sent to the stage before, or of no use
-            ledger.tape.drop(grad)
+        if self.kind(1).entry.needs:
+            grad = self.fake(s.residual, ledger.weight_unit)
+            if s.first and s.trains("embed"):
+                self.embedded.grad = grad
+                self.embed.backward()
+            else:  # sent to the stage before, or of no use
+                ledger.tape.drop(grad)
         sharding.post_backward(ledger.embed_group, self.progress)
         sharding.free_reduced()
         if self.has_head:
@@ -360,14 +378,14 @@ class Layer:
         The layer's input and output, born elsewhere.
     """
 
-    def __init__(self, micro: Micro, checkpoint: bool) -> None:
+    def __init__(self, micro: Micro, checkpoint: bool, needs: bool = True) -> None:
         self.micro, self.checkpoint = micro, checkpoint
         ledger = micro.ledger
         s, tape = ledger.s, ledger.tape
         table = blocks.gpt2_layer(s) if s.gpt2 else blocks.llama_layer(s)
         self.table = kernels.with_adapters(s, table) if s.traced else kernels.layer(s)
         self.grad_dims, unit = s.residual, ledger.weight_unit
-        self.entry = Value(micro.fake(s.residual, unit), s.residual, unit)
+        self.entry = Value(micro.fake(s.residual, unit), s.residual, unit, needs)
         self.graph = micro.graph(ledger.layer, save=not checkpoint, kept=s.selective)
         with tape.recording() as self.body:
             self.run(self.graph)
@@ -408,14 +426,6 @@ class Layer:
         with tape.recording() as self.core:
             out.grad = micro.fake(self.grad_dims, ledger.weight_unit)
             graph.backward(recomputed=recomputed)
-
-
-def kinds_of_layers(s: Structure) -> tuple[bool, ...]:
-    """Whether layers are checkpointed: one kind, or every second, beginning with the first.
-
-    (Indexed by the layer's number. The first one's backward pass frees what all have shared.)
-    """
-    return (False, True) if s.every_2nd else (s.checkpoint,)
 
 
 def last_use(core: list[Event]) -> list[Event]:

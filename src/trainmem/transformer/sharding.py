@@ -44,8 +44,8 @@ class Sharding:
         self.grad_unit = ledger.grad_unit
         mixed = self.s.precision == "mixed"
         self.reduce_unit = self.s.reduce_unit if mixed else self.weight_unit
-        if self.s.adapted:
-            self.reduce_unit = self.grad_unit = self.s.adapter_unit
+        if self.s.adapted and not mixed:
+            self.reduce_unit = self.s.adapter_unit
         self.buffer: list[SizeKey] = []  # the all-gather buffer to free at the next copy-out
         self.reduced: SizeKey | None = None  # the last reduce-scatter input
 
@@ -99,7 +99,8 @@ class Sharding:
 
     def unit(self, name: str) -> float:
         """Bytes per element of a gathered parameter."""
-        return self.ledger.unit_at_rest(name) if self.s.adapted else self.weight_unit
+        mixed = self.rest_unit != self.weight_unit
+        return self.weight_unit if mixed else self.ledger.unit_at_rest(name)
 
     def unshard(self, group: Parameters, forward: bool) -> None:
         """Copy the gathered buffer out into parameters; then a buffer can be freed.

@@ -128,8 +128,20 @@ class Structure:
 
     @property
     def adapter_unit(self) -> int:
-        """Bytes per element of LoRA's weights: peft keeps them in fp32, others as the base."""
-        return 4 if self.kernels in ("transformers", "liger", "compiled") else 2
+        """Bytes per element of LoRA's weights in a product.
+
+        peft makes them in fp32; FSDP2's mixed precision gathers all in bf16, and other libraries
+        keep them as the base.
+        """
+        peft = self.framework == "torch" and self.kernels in ("transformers", "liger", "compiled")
+        if self.precision == "bf16":
+            return 4 if peft else 2
+        return 4 if self.precision in ("amp", "fp32") else 2
+
+    @property
+    def adapter_at_rest(self) -> int:
+        """Bytes per element of LoRA's weights, and of their gradients, outside products."""
+        return 4 if self.precision == "mixed" else self.adapter_unit
 
     def trains(self, name: str) -> bool:
         """Whether a parameter is trained: all, or only the adapters."""
@@ -177,6 +189,9 @@ class Ledger:
         self.tape = Tape()
         self.segments: list[Segment] = []
         self.rest_unit, self.weight_unit, self.grad_unit = units_of(s.framework, s.precision)
+        self.trained_unit = self.rest_unit
+        if s.adapted:
+            self.trained_unit = self.grad_unit = s.adapter_at_rest
         self.precision = Precision(self.weight_unit, s.precision == "amp")
         self.layer, self.root = dict(s.layer), dict(s.root)
         self.embed_group, self.head_group = self.root, self.root
@@ -207,8 +222,8 @@ class Ledger:
                 if s.offload != "all":
                     self.emit(self.weight_key(p, unit), count, WEIGHTS)
                 units = optimizer_units(s.precision, s.optimizer) if trained else ()
-                if trained and s.adapted:
-                    units = tuple(u and float(unit) for u in units)
+                if trained and s.adapted and s.precision == "bf16":
+                    units = tuple(u if u < 1 else float(unit) for u in units)
                 for state in units if s.offload == "none" else ():
                     key = self.at_rest((p,), state) if state else ("", "", 4)
                     self.emit(key, count, OPTIMIZER)
@@ -233,7 +248,7 @@ class Ledger:
         """Bytes per element of a weight outside gathering."""
         s = self.s
         if ".lora_" in name:
-            return s.adapter_unit
+            return s.adapter_at_rest
         product = name.endswith(".weight") and not name.startswith(("norm", "head"))
         if s.quantization != "none" and product:
             return QUANTIZED[s.quantization]
@@ -280,14 +295,13 @@ class Ledger:
             for group, count in self.groups():
                 trained = tuple(p for name, p in group.items() if s.trains(name))
                 if trained:
-                    unit: float = s.adapter_unit if s.adapted else self.grad_unit
-                    key: SizeKey = ("shard*", trained, unit)
+                    key: SizeKey = ("shard*", trained, self.grad_unit)
                     self.emit(key, sign * count, GRADIENTS)
             return
         for parameters, count in ((self.layer, s.layers_here), (self.root, 1)):
             for name, (rows, cols) in parameters.items():
                 if s.trains(name):
-                    unit = s.adapter_unit if s.adapted else self.grad_unit
+                    unit = self.grad_unit
                     divided = s.framework == "deepspeed" and s.zero == 2
                     key = ("shard", ((rows, cols),), unit) if divided else ("", rows + cols, unit)
                     self.emit(key, sign * count, GRADIENTS)
@@ -314,7 +328,7 @@ class Ledger:
         if s.optimizer == "adamw_forloop":  # sqrt and its quotient, which lives to the next one's
             previous: SizeKey | None = None
             for p in one_by_one:
-                key = self.at_rest((p,), self.rest_unit)
+                key = self.at_rest((p,), self.trained_unit)
                 self.emit(key, 2, TEMPORARY)
                 self.emit(key, -1, TEMPORARY)
                 if previous:
@@ -325,7 +339,7 @@ class Ledger:
         if s.optimizer == "adamw_foreach":  # the square roots of all second moments at once
             for sign in (1, -1):
                 for p, count in every:
-                    self.emit(self.at_rest((p,), self.rest_unit), sign * count, TEMPORARY)
+                    self.emit(self.at_rest((p,), self.trained_unit), sign * count, TEMPORARY)
         if not s.keep and not (s.offload == "all" and s.fsdp):
             self.gradients_at_rest(-1)
         self.close("opt", "optimizer step")
