@@ -248,7 +248,7 @@ def with_adapters(s: Structure, rows: Table) -> Table:
             R(p + "b", "linear", p + "a", w + ".lora_B", row.dims),
             R(p + "s", "scale", p + "b"),
             R(p + "t", "add", f"{p}base {p}s"),
-            R(row.out, "like", f"{p}t {row.ins}"),
+            R(row.out, "like", f"{p}t {p}base"),
         ]
     return tuple(out)
 

@@ -321,7 +321,7 @@ class Graph:
         """Lower an operand of a matrix product under autocast, weights once a forward pass."""
         if not self.precision.autocast:
             return self.cast(value, value.unit)
-        if not value.parameter:
+        if not (value.parameter and value.needs):  # autocast keeps casts of trained weights only
             return self.cast(value, 2)
         cached = self.casts.get(value.parameter)
         if cached is None:

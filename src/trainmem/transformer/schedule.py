@@ -205,7 +205,7 @@ class Micro:
         if s.every_2nd:
             return [Layer(self, False), Layer(self, True)]
         like_others = Layer(self, s.checkpoint)
-        if s.checkpoint or self.embedded.needs:
+        if s.checkpoint or self.embedded.needs or not s.traced:  # tables are of a mean layer
             return [like_others]
         return [like_others, Layer(self, False, needs=False)]
 
