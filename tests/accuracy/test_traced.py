@@ -106,11 +106,12 @@ def test_experts_are_close(row):
 
 @pytest.mark.parametrize("row", ADAPTERS)
 def test_adapters_and_quantised_optimizers(row):
-    try:
-        result = peak(*evaluate.traced_inputs(row))
-    except ValueError as error:
-        assert "lora_rank above 0 is not covered for gpt2 with loss_head 'chunked'" in str(error)
+    inputs = evaluate.traced_inputs(row)
+    if row["model"]["family"] == "gpt2" and row["case"].get("loss") == "chunked":
+        with pytest.raises(ValueError, match="lora_rank above 0 is not covered for gpt2 with"):
+            peak(*inputs)
         return
+    result = peak(*inputs)
     assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=2e-4)
     assert result.phase == row["peak_phase"]
     assert result.states_bytes == pytest.approx(row["states_bytes"], rel=3e-4)
