@@ -3,21 +3,7 @@
  * The front end of `trainmem.TrainingMemoryWidget`: it paints what Python publishes and asks
  * for changes. Python is the source of truth; nothing here computes memory.
  *
- * @typedef {import("@anywidget/types").AnyModel} Model
- * @typedef {{name: string, label: string, help: string, group: string,
- *   choices: {value: number, label: string}[], values: number[]}} Field
- * @typedef {{fields: Field[], presets: {name: string, values: Record<string, number | string>}[],
- *   gpus: {label: string, gb: number}[]}} Tables
- * @typedef {{fits: boolean, headline: string, banner: string, footer: string, python: string,
- *   curl: string, fixes: {field: string, value: number, label: string, gb: string}[],
- *   cards: {title: string, value: string, unit: string, note: string}[],
- *   table: [string, string][]}} Panel
- * @typedef {{kind: string, id?: number, n?: number, key?: string, draft?: boolean,
- *   client?: string, answers?: number, answer?: unknown}} Message
- * @typedef {"waiting" | "live" | "disconnected"} Status
- * @typedef {{info: () => {width: number, ratio: number, theme: string, frame: number,
- *   key: string} | null, message: (content: Message, buffers: DataView[]) => void,
- *   paint: () => void, gone: () => boolean}} View
+ * @import {Field, Message, Model, Panel, Status, Tables, View} from "./types"
  */
 
 const MAX_IN_FLIGHT = 3; // each new message carries the TCP ACK that frees the frame before it
@@ -50,6 +36,7 @@ function connect(model, signal) {
   let heard = 0; // when Python last answered
   let byTrait = false;
   let closed = false;
+  let hadKernel = false; // whether the host has shown one
   /** @type {Record<string, unknown>[]} */
   let outbox = [];
   /** @type {Status} */
@@ -116,7 +103,9 @@ function connect(model, signal) {
 
   function kernelGone() {
     const { status: state, connectionStatus } = kernel() ?? {};
+    hadKernel ||= Boolean(kernel());
     return (
+      (hadKernel && !kernel()) || // shut down
       ["dead", "restarting", "autorestarting", "terminating"].includes(state) ||
       (connectionStatus !== undefined && connectionStatus !== "connected") ||
       [...views].some((view) => view.gone())
@@ -203,7 +192,7 @@ function connect(model, signal) {
     sayHello,
     tick,
     /** Ask for something else than new values, after those that still wait.
-     * @param {"undo" | "reset" | "json"} kind */
+     * @param {"undo" | "reset" | "json" | "remote"} kind */
     ask(kind) {
       pump(true);
       post({ kind });
@@ -529,12 +518,16 @@ function show(model, el, link) {
     link.ask("json");
   });
   let wantsJson = false;
+  const run = button("", () => link.ask("remote"));
+  const told = make("p", { class: "tm-remote", "aria-live": "polite" });
   const foot = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"),
-    copyButton("Copy curl", "curl"), json, footer);
+    copyButton("Copy curl", "curl"), json, run, footer, told);
 
   const root = make("div", { class: "trainmem" }, head,
     make("div", { class: "tm-body" }, groups, result), foot);
   el.append(root);
+  el.style.flexGrow ||= "1"; // in an HBox it takes what room there is
+  el.style.minWidth ||= "0";
   // What was held back while a control was in use.
   for (const end of ["pointerup", "keyup", "focusout"]) root.addEventListener(end, paint);
 
@@ -581,6 +574,7 @@ function show(model, el, link) {
     paintFixes(panel);
     paintCards(panel);
     write(footer, panel.footer);
+    paintRemote(dead);
     image.alt = model.get("_alt");
     const rows = panel.table.map(([name, value]) => make("tr", {},
       make("th", { scope: "row" }, name), make("td", {}, value)));
@@ -588,6 +582,18 @@ function show(model, el, link) {
     speak(`${panel.headline}. ${panel.banner}`);
   }
   let everLive = false;
+
+  /** @param {boolean} dead */
+  function paintRemote(dead) {
+    /** @type {{host?: string, state?: string, text?: string}} */
+    const { host = "", state: outcome = "", text = "" } = model.get("_remote") ?? {};
+    run.hidden = host === "";
+    run.disabled = dead || outcome === "running";
+    write(run, `Run on ${host}`);
+    write(told, ({ agrees: "✓ ", differs: "≠ ", failed: "✗ " }[outcome] ?? "") + text);
+    told.hidden = text === "";
+    told.dataset.state = outcome;
+  }
 
   let shownFixes = "";
   /** @param {Panel} panel */
@@ -711,7 +717,7 @@ function show(model, el, link) {
     .addEventListener?.("change", measureSoon, { signal });
 
   // -- the model speaks
-  const watched = [...INPUTS, "_panel", "_alt", "_undo", "error"].map((n) => `change:${n}`);
+  const watched = [...INPUTS, "_panel", "_alt", "_undo", "_remote", "error"].map((n) => `change:${n}`);
   for (const event of watched) model.on(event, paint);
   const saved = model.get("_frame");
   if (saved?.byteLength) { // a reopened notebook shows its last picture

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from trainmem import FIELDS, preset, simulate
 from trainmem.config import write_capacity, write_gb
+from trainmem.drawing.budget import PARTS
 from trainmem.drawing.placing import Places, Spot, spread
 from trainmem.drawing.style import (
     TOPS,
@@ -135,16 +136,21 @@ def test_curves_pass_through_the_sweeps_and_the_request(changes):
         panel = panels[name]
         x, y = panel.total.get_data()
         shown = sweep.total_gb < 2 * panel.top
-        curve = np.interp(np.log(sweep.x[shown]), np.log(x), y)
+        curve = np.interp(np.log2(sweep.x[shown]), x, y)  # x is on the axis' own log scale
         np.testing.assert_allclose(curve, sweep.total_gb[shown], rtol=2e-3)
-        assert panel.point.get_data() == (
-            [here],
-            [pytest.approx(simulation.per_gpu_total_gb, abs=1e-3)],
+        (at,), (height,) = panel.point.get_data()
+        assert 2**at == pytest.approx(here)
+        assert height == pytest.approx(simulation.per_gpu_total_gb, abs=1e-3)
+        # And on the screen, where matplotlib itself puts the request.
+        np.testing.assert_allclose(
+            panel.point.get_transform().transform((at, height)),
+            panel.ax.transData.transform((here, height)),
         )
         # The areas: one from 0 to a border, the other from there to the curve.
         lower, upper = (area.get_xy() for area in panel.areas)
         n = len(x)
         np.testing.assert_array_equal(lower[:n, 1], 0)
+        np.testing.assert_array_equal(lower[:n, 0], x)
         np.testing.assert_array_equal(lower[n : 2 * n, 1], upper[:n, 1][::-1])
         np.testing.assert_array_equal(upper[n : 2 * n, 1][::-1], y)
 
@@ -154,10 +160,11 @@ def test_marks_of_the_reference_request():
     _, panels = drawn(simulation)
     gpus, seq, budget = panels.values()
     (count,), (total,) = gpus.diamond.get_data()
-    assert count == simulation.min_gpus_to_fit == 2
+    assert 2**count == simulation.min_gpus_to_fit == 2
     assert total == pytest.approx(simulate(num_gpus=2).per_gpu_total_gb, abs=0.02)
-    assert seq.cross.get_data() == ([simulation.longest_sequence], [80.0])
-    assert gpus.stem.get_ydata()[-1] == pytest.approx(80)
+    (length,), (height,) = seq.cross.get_data()
+    assert (round(2**length), height) == (simulation.longest_sequence, 80.0)
+    assert np.nanmax(gpus.arrow.get_ydata()) == pytest.approx(80)
     assert [words for words, _ in labels(gpus)] == [
         "80 GB capacity", "min 2", "55.1 GB\nheadroom", "activation floor 8.9 GB",
     ]  # fmt: skip
@@ -171,16 +178,17 @@ def test_budget_stacks_the_components_up_to_the_capacity():
     simulation = simulate()
     _, panels = drawn(simulation)
     budget = panels["budget"]
+    *parts, free = (path.get_extents() for path in budget.parts.get_paths())
     base = 0.0
-    for name, part in budget.parts.items():
-        assert part.get_y() == pytest.approx(base)
-        assert part.get_height() == pytest.approx(getattr(simulation.components, name) / 1e9)
-        assert to_rgb(part.get_facecolor()) == to_rgb(COLORS[name])
-        base += part.get_height()
-    assert budget.free.get_y() == pytest.approx(base)
-    assert budget.free.get_y() + budget.free.get_height() == pytest.approx(80)
-    assert np.nanmin(budget.hatching.get_ydata()) == pytest.approx(base)  # not by colour alone
-    assert np.nanmax(budget.hatching.get_ydata()) == pytest.approx(80)
+    for name, part, color in zip(PARTS, parts, budget.parts.get_facecolors(), strict=False):
+        assert part.y0 == pytest.approx(base)
+        assert part.height == pytest.approx(getattr(simulation.components, name) / 1e9)
+        assert to_rgb(color) == to_rgb(COLORS[name])
+        base = part.y1
+    assert (free.y0, free.y1) == pytest.approx((base, 80))
+    hatching = budget.hatching.get_ydata()  # not by colour alone
+    assert np.nanmin(hatching) == pytest.approx(base, abs=1)
+    assert np.nanmax(hatching) == pytest.approx(80, abs=1)
 
 
 def test_out_of_memory_shows_what_is_missing_and_no_free_memory():
@@ -190,7 +198,7 @@ def test_out_of_memory_shows_what_is_missing_and_no_free_memory():
     assert not gpus.diamond.get_visible()  # no count fits
     words = [words for words, _ in labels(gpus)]
     assert words == ["80 GB capacity", "77.7 GB\nshort", "activation floor 141.7 GB"]
-    assert budget.free.get_height() == 0
+    assert budget.parts.get_paths()[-1].get_extents().height == 0
     assert len(budget.hatching.get_ydata()) == 0
     assert not any(words.startswith("free") for words, _ in labels(budget))
 
@@ -233,7 +241,9 @@ def test_activations_may_vary_with_the_gpu_count():
     _, panels = drawn(simulation)
     x, floor = panels["gpus"].floor.get_data()
     expected = simulation.gpu_sweep.components.activations / 1e9
-    np.testing.assert_allclose(np.interp(simulation.gpu_sweep.x, x, floor), expected, rtol=0.01)
+    np.testing.assert_allclose(
+        np.interp(np.log2(simulation.gpu_sweep.x), x, floor), expected, rtol=0.01
+    )
     assert floor[0] - floor[-1] > 3.8
 
 
@@ -319,7 +329,7 @@ def test_labels_cover_neither_each_other_nor_the_point(request_, width):
             assert wide <= 0 or tall <= 1, (name, a, b)
         if name != "budget":
             (x,), (y,) = panel.point.get_data()
-            px, py = panel.ax.transData.transform((x, y))
+            px, py = panel.point.get_transform().transform((x, y))
             for words, box in boxes:
                 assert not (box.x0 < px < box.x1 and box.y0 < py < box.y1), words
 
@@ -489,3 +499,20 @@ def test_describe_says_the_result():
     assert "no GPU count fits" in describe(simulate(seq_length=65_536))
     assert "no sequence length fits" in describe(simulate(zero_stage=0))
     assert "every sequence length fits" in describe(simulate(gpu_memory_gb=100_000))
+
+
+def test_the_budget_of_an_architecture_tells_the_loss_and_gathered_parameters_apart():
+    simulation = simulate(architecture="Llama-3-8B")
+    _, panels = drawn(simulation)
+    kinds, need = simulation.moment.peak.bytes_by_kind, float(simulation.components.total) / 1e9
+    parts = [path.get_extents() for path in panels["budget"].parts.get_paths()]
+    assert [part.height for part in parts[3:]] == pytest.approx(
+        [
+            kinds["gathered parameters"] / 1e9,
+            (kinds["saved activations"] + kinds["recomputation"] + kinds["temporaries"]) / 1e9,
+            kinds["logits and loss"] / 1e9,
+            80 - need,
+        ]
+    )
+    assert parts[5].y1 == pytest.approx(need)
+    assert len({tuple(color) for color in panels["budget"].parts.get_facecolors()}) == 7

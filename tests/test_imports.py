@@ -21,17 +21,22 @@ HOUSE = {
     "transformer": "numpy",
     "limits": "",
     "verdict": "",
+    "request": "",
+    "moment": "",
     "simulation": "numpy",
+    "wire": "numpy",
+    "answer": "numpy",
+    "asking": "",
     "drawing": "numpy matplotlib",
     "figure": "numpy matplotlib",
     "frames": "numpy matplotlib PIL",  # Pillow comes with matplotlib
     "model": "numpy traitlets",
     "presentation": "",
     "widget": "numpy traitlets anywidget ipywidgets IPython",
-    "wire": "numpy",
-    "answer": "numpy",
     "remote": "httpx",
     "server": "fastapi uvicorn starlette",
+    "check": "",
+    "course": "",
     "__main__": "",
 }
 ORDER = list(HOUSE)
@@ -103,6 +108,7 @@ LIBRARIES |= {"httpx", "fastapi", "uvicorn", "torch"}
         ("import trainmem; trainmem.preset('Llama-3-8B'); trainmem.FIELDS", ""),
         ("import trainmem; trainmem.simulate().fixes()", "numpy"),
         ("import trainmem; trainmem.simulate(num_gpus=1).to_dict()", "numpy"),
+        ("import trainmem; trainmem.simulate(architecture='Llama-3-8B').fixes()", "numpy"),
     ],
 )
 def test_nothing_is_loaded_before_it_is_used(statement, allowed):

@@ -185,7 +185,11 @@ def test_unknown_keywords_are_type_errors() -> None:
 def test_takes_a_layout() -> None:
     assert TrainingMemoryWidget(layout={"width": "50%"}).layout.width == "50%"
     layout = ipywidgets.Layout(height="10px")
-    assert TrainingMemoryWidget(layout=layout).layout is layout
+    widget = TrainingMemoryWidget(layout=layout)
+    assert widget.layout is layout
+    widget.close()
+    assert layout.comm is not None  # the user's own, perhaps of other widgets too
+    layout.close()
 
 
 def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:
@@ -848,6 +852,7 @@ def test_close_frees_the_comm_and_the_figures_and_keeps_the_answer() -> None:
 
 
 def test_closed_widgets_leave_no_instance() -> None:
+    known = set(ipywidgets_widget._instances)
     gone: list[weakref.ref[TrainingMemoryWidget]] = []
     for n in range(50):
         widget = TrainingMemoryWidget(num_gpus=n + 1)
@@ -859,6 +864,7 @@ def test_closed_widgets_leave_no_instance() -> None:
             widget.num_gpus = 0
         widget.close()
         gone.append(weakref.ref(widget))
+    assert set(ipywidgets_widget._instances) == known  # nor their layouts
     del widget
     gc.collect()
     assert [ref() for ref in gone if ref() is not None] == []

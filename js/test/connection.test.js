@@ -92,6 +92,14 @@ test.each([
   expect(enabled(root)).toBe(0);
 });
 
+test("a kernel that was shut down disconnects", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  model.widget_manager.kernel = null;
+  await settle(600);
+  expect(root.dataset.status).toBe("disconnected");
+});
+
 test("a lost connection disconnects, and greets as soon as it is back", async () => {
   const model = new Model();
   const { root } = await mount(model);

@@ -29,11 +29,19 @@ if TYPE_CHECKING:
     from trainmem.simulation import Fix as Fix
     from trainmem.simulation import Simulation as Simulation
     from trainmem.simulation import simulate as simulate
+    from trainmem.transformer import ARCHITECTURES as ARCHITECTURES
+    from trainmem.transformer import OPTIONS as OPTIONS
+    from trainmem.transformer import Architecture as Architecture
+    from trainmem.transformer import Plan as Plan
     from trainmem.widget import TrainingMemoryWidget as TrainingMemoryWidget
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "ARCHITECTURES": "transformer",
+    "Architecture": "transformer",
+    "OPTIONS": "transformer",
+    "Plan": "transformer",
     "AsyncClient": "remote",
     "BadAnswer": "answer",
     "CannotConnect": "answer",

@@ -11,13 +11,15 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from trainmem import __version__
-from trainmem.config import FIELDS, PRESETS, ConfigError, TrainingConfig, grouped, preset
+from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, grouped, preset
 
 if TYPE_CHECKING:
     from trainmem.simulation import Simulation
+    from trainmem.transformer import Architecture
 
 FITS: Final = 0
 DOES_NOT_FIT: Final = 1
@@ -79,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
     plot = _command(commands, "plot", "draw the three panels into a file", _plot)
     _add_request(plot)
     plot.add_argument(
+        "--timeline",
+        action="store_true",
+        help="draw the memory of one step over time instead; needs --architecture",
+    )
+    plot.add_argument(
         "-o", "--output", required=True, metavar="FILE", help="such as memory.png, .svg or .pdf"
     )
     plot.add_argument("--theme", choices=("light", "dark"), default="light", help="default: light")
@@ -126,6 +133,23 @@ def _add_request(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"start from {', '.join(p.name for p in PRESETS)} (or how the name begins)",
     )
+    command.add_argument(
+        "--architecture",
+        metavar="NAME",
+        help="answer with the architecture-aware model for this preset, such as Llama-3-8B, or "
+        "for a Hugging Face config.json",
+    )
+    command.add_argument(
+        "--plan",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="how the step is run, with --architecture: such as loss_head=chunked accumulation=4",
+    )
+    command.add_argument(
+        "--gpu", metavar="LABEL", help='a card, such as "H100 · 80 GB" (or how its label begins)'
+    )
     for field in FIELDS.values():
         command.add_argument(
             f"--{field.name.replace('_', '-')}",
@@ -145,20 +169,59 @@ def _number(text: str) -> object:
     return text
 
 
-def _request(arguments: argparse.Namespace) -> TrainingConfig:
-    """Return the config that the flags ask for, on top of the preset."""
-    start = preset(arguments.preset) if arguments.preset is not None else TrainingConfig()
+def _request(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the flags ask of `simulate`, on top of the preset."""
     given = {name: getattr(arguments, name) for name in FIELDS}
-    return start.replace(**{name: value for name, value in given.items() if value is not None})
+    changes = {name: value for name, value in given.items() if value is not None}
+    if arguments.gpu is not None:
+        changes["gpu"] = _card(arguments.gpu)
+    if arguments.architecture is not None:
+        changes |= {"architecture": _architecture(arguments.architecture)}
+        changes |= {"plan": _options(arguments.plan)}
+    elif arguments.plan:
+        raise ConfigError("--plan", " ".join(arguments.plan), "it needs --architecture")
+    if arguments.preset is not None:
+        changes["config"] = preset(arguments.preset)
+    return changes
+
+
+def _card(label: str) -> str:
+    """Return the label of the only card whose label is so, or begins so."""
+    found = [gpu.label for gpu in GPUS if gpu.label.startswith(label)]
+    return found[0] if len(found) == 1 else label
+
+
+def _architecture(name: str) -> Architecture | str:
+    """Return a preset's name as it is, or what a config.json describes."""
+    if not name.endswith(".json"):
+        return name
+    from trainmem.request import read_config
+
+    return read_config(Path(name))
+
+
+def _options(pairs: Sequence[str]) -> dict[str, object]:
+    """Read ``option=value`` pairs."""
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    options: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError("--plan", pair, "must be OPTION=VALUE")
+        options[name] = words.get(value.lower(), _number(value))
+    return options
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
     from trainmem.simulation import simulate
 
-    config = _request(arguments)
+    request = _request(arguments)
     if arguments.remote is None:
-        simulation = simulate(config)
+        simulation = simulate(**request)
+    elif arguments.architecture is not None:
+        raise ConfigError("--remote", arguments.remote, "servers have no architectures")
     else:
+        config = simulate(**request).config
         from trainmem.remote import Client  # first: its error names a missing extra
         from trainmem.answer import RemoteError  # isort: skip
 
@@ -179,9 +242,12 @@ def _simulate(arguments: argparse.Namespace) -> int:
 def _plot(arguments: argparse.Namespace) -> int:
     from trainmem.simulation import simulate
 
-    simulation = simulate(_request(arguments))
+    if arguments.timeline and arguments.architecture is None:
+        raise ConfigError("--timeline", True, "it needs --architecture")
+    simulation = simulate(**_request(arguments))
+    draw = simulation.timeline if arguments.timeline else simulation.plot
     try:
-        simulation.plot(arguments.theme).savefig(arguments.output)
+        draw(arguments.theme).savefig(arguments.output, dpi=200)
     except (OSError, ValueError) as error:  # a folder that isn't there, a format unknown
         return _stop(error, BAD_INPUT)
     print(f"{arguments.output}: {_headline(simulation)}")
@@ -204,13 +270,16 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _headline(simulation: Simulation) -> str:
-    return f"{'✓ Fits' if simulation.fits else '✗ Out of memory'}: {simulation.banner}"
+    mark = {"fits": "✓ Fits", "uncertain": "≈ May not fit", "does not fit": "✗ Out of memory"}
+    return f"{mark[simulation.grade]}: {simulation.banner}"
 
 
 def _report(s: Simulation) -> Iterator[str]:
     """Write a simulation for people, line by line."""
     yield _headline(s)
     yield ""
+    if s.architecture is not None:
+        yield _row("Architecture", f"{s.architecture.name:>14}")
     for field in FIELDS.values():
         yield _row(field.label, _count(getattr(s.config, field.name), field.unit))
     yield ""
@@ -219,7 +288,14 @@ def _report(s: Simulation) -> Iterator[str]:
     yield _row("  weights", _gb(s.weights_per_gpu_gb))
     yield _row("  gradients", _gb(s.grads_per_gpu_gb))
     yield _row("  optimizer states", _gb(s.optimizer_per_gpu_gb))
-    yield _row("  activations", _gb(s.activations_per_gpu_gb))
+    if s.moment is None:
+        yield _row("  activations", _gb(s.activations_per_gpu_gb))
+    else:
+        for kind, size in list(s.moment.peak.bytes_by_kind.items())[3:]:
+            yield _row(f"  {kind}", _gb(size / 1e9))
+        for level in s.moment.levels:
+            low, high = f"{level.low_bytes / 1e9:.1f}", f"{level.high_bytes / 1e9:.1f}"
+            yield _row(level.name.capitalize(), f"{low:>8} to {high} GB, {level.label}")
     unsharded = f"unsharded, {s.bytes_per_param:g} bytes per parameter"
     yield _row("Model states", _gb(s.model_states_unsharded_gb, unsharded))
     yield _row("Cluster", _gb(s.aggregate_cluster_gb))

@@ -70,7 +70,7 @@ def grouped(value: Number) -> str:
 
 def write_gb(gb: float) -> str:
     """Write GB, or a percentage, for people: ``55.1``, ``0.02``, ``1262``, ``7.8×10¹⁴``."""
-    if abs(gb) >= 1e7:
+    if abs(gb) >= 1e6:
         mantissa, _, exponent = f"{gb:.1e}".partition("e")
         return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
     if abs(gb) >= 999.95:

@@ -26,6 +26,7 @@ from trainmem.drawing.style import (
     theme_named,
 )
 from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
+from trainmem.drawing.timeline import draw_timeline, lay_out
 from trainmem.simulation import GB, Simulation
 
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ __all__ = [
     "draw_budget",
     "draw_gpu_sweep",
     "draw_seq_sweep",
+    "draw_timeline",
     "frame_size",
     "plot",
+    "plot_timeline",
 ]
 
 
@@ -75,6 +78,41 @@ def plot(
     drawing.scale(simulation)
     drawing.update(simulation)
     return drawing.figure
+
+
+def plot_timeline(
+    simulation: Simulation, *, theme: str = "light", size: tuple[float, float] = (11.0, 4.2)
+) -> Figure:
+    """Draw the memory of one step over time.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What to show; it needs an architecture.
+    theme : {"light", "dark"}
+        Colours.
+    size : tuple of float
+        Width and height, inches; at least 5.5 × 2.5. Narrow figures put the legend below.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A figure of its own, unknown to pyplot.
+
+    Raises
+    ------
+    ValueError
+        Under the reduced-order model, which has no timeline; for an unknown theme, or a size too
+        small.
+    """
+    figure = PictureFigure(
+        figsize=size, dpi=100, linewidth=0, facecolor=theme_named(theme).background,
+        edgecolor="none", frameon=True,
+    )  # fmt: skip
+    figure.set_layout_engine("none")
+    rect, legend = lay_out(size[0] * 72, size[1] * 72)
+    draw_timeline(figure.add_axes(rect), simulation, theme=theme, legend=legend)
+    return figure
 
 
 def draw_gpu_sweep(

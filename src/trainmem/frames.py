@@ -20,9 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.typing import ColorType
 from PIL import Image
 
-from trainmem.drawing.style import ACTIVATIONS_FILL, COLORS, STATES_FILL, THEMES, theme_named
+from trainmem.drawing.style import (
+    COLORS,
+    GATHERED,
+    GRID_SHARE,
+    LOGITS,
+    THEMES,
+    mix,
+    theme_named,
+)
 from trainmem.figure import Drawing, frame_size
 
 if TYPE_CHECKING:
@@ -151,30 +160,22 @@ def palette(theme: str) -> NDArray[np.uint8]:
 
     The plain colours are exact; between those that meet there are steps for smooth edges.
     """
-    colors = {name: _rgb(value) for name, value in asdict(theme_named(theme)).items()}
-    parts = [_rgb(value) for value in COLORS.values()]
-    background, grid, ink = colors["background"], colors["grid"], colors["ink"]
-    areas = [_blend(background, _rgb(fill), fill[3]) for fill in (STATES_FILL, ACTIVATIONS_FILL)]
-    grids = [_blend(grid, _rgb(fill), fill[3]) for fill in (STATES_FILL, ACTIVATIONS_FILL)]
-    written = [colors[name] for name in ("capacity", "fits", "floor")]
-    edges = [(ground, line, 10) for ground in (background, *areas) for line in (ink, *written)]
-    edges += [(background, color, 6) for color in (colors["muted"], colors["free"], *parts)]
-    edges += [(colors["capacity"], color, 3) for color in (ink, grid, *parts)]
-    edges += [(colors["floor"], ink, 4)]
-    blends = [_blend(a, b, i / steps) for a, b, steps in edges for i in range(1, steps)]
-    distinct: dict[bytes, NDArray[np.uint8]] = {}
-    for color in (*colors.values(), *parts, *areas, *grids, *blends):
-        distinct.setdefault((color // CELL).tobytes(), color)
-    return np.array(list(distinct.values()))[:256]
-
-
-def _rgb(color: Any) -> NDArray[np.uint8]:
-    return np.round(255 * np.array(to_rgb(color))).astype(np.uint8)
-
-
-def _blend(low: NDArray[np.uint8], high: NDArray[np.uint8], share: float) -> NDArray[np.uint8]:
-    mixed: NDArray[np.uint8] = np.round(low + (high - low.astype(float)) * share).astype(np.uint8)
-    return mixed
+    look, parts = theme_named(theme), (*COLORS.values(), GATHERED, LOGITS)
+    plain = [*asdict(look).values(), look.grid, look.states, look.activations, *parts]
+    grounds = (look.background, look.states, look.activations)
+    lines = (look.ink, look.capacity, look.fits, look.floor)
+    edges: list[tuple[ColorType, ColorType, int]]
+    edges = [(ground, line, 10) for ground in grounds for line in lines]
+    edges += [(look.background, color, 6) for color in (look.muted, look.free, *parts)]
+    edges += [(look.capacity, color, 3) for color in (look.ink, look.grid, *parts)]
+    edges += [(look.floor, look.ink, 4)]
+    blends = [mix(area, look.ink, GRID_SHARE) for area in (look.states, look.activations)]
+    blends += [mix(low, high, i / steps) for low, high, steps in edges for i in range(1, steps)]
+    distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for color in (*plain, *blends):
+        levels = tuple(round(255 * part) for part in to_rgb(color))
+        distinct.setdefault(tuple(level // CELL for level in levels), levels)
+    return np.array(list(distinct.values())[:256], np.uint8)
 
 
 @lru_cache(maxsize=len(THEMES))

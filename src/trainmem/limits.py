@@ -41,8 +41,12 @@ class MemoryModel(Protocol):
 def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
     """Return the smallest GPU count at which `config` fits, or None where none does.
 
-    Assumes that memory per GPU never grows with the count.
+    A model with a `smallest_num_gpus` of its own is asked; else this assumes that memory per GPU
+    never grows with the count.
     """
+    own = getattr(model, "smallest_num_gpus", None)
+    if own is not None:
+        return own(config)  # type: ignore[no-any-return]
     most = int(FIELDS["num_gpus"].bounds[1])
     capacity = model.capacity_bytes(config)
 
@@ -65,8 +69,12 @@ def largest_that_fits(
 ) -> int | None:
     """Return the largest value of `field` at which `config` fits, or None where none does.
 
-    Values end at the field's upper bound. Assumes that memory never falls as the value grows.
+    Values end at the field's upper bound. A model with a `largest_that_fits` of its own is asked;
+    else this assumes that memory never falls as the value grows.
     """
+    own = getattr(model, "largest_that_fits", None)
+    if own is not None:
+        return own(config, field)  # type: ignore[no-any-return]
     most = int(FIELDS[field].bounds[1])
     capacity = model.capacity_bytes(config)
 

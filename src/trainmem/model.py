@@ -1,6 +1,7 @@
 """`TrainingMemory`: the simulation as traits, for notebooks and for plain Python alike.
 
 Set an input and every output follows before the assignment returns. No browser, no IPython.
+With an `architecture` the architecture-aware model answers; without, the reduced-order one.
 """
 
 from __future__ import annotations
@@ -8,14 +9,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from os import PathLike
 from typing import Any, Final
 
-from traitlets import Bool, Float, HasTraits, Instance, Int, TraitType, Unicode, observe
+from traitlets import Bool, Dict, Float, HasTraits, Instance, Int, TraitType, Unicode, observe
 
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig, check_names
 from trainmem.limits import MemoryModel
 from trainmem.reduced import REDUCED
+from trainmem.request import (
+    DERIVED,
+    PLAN_OPTIONS,
+    check_derived,
+    check_plan,
+    check_request,
+    clamped,
+    derived_inputs,
+    find_architecture,
+    read_config,
+)
 from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
+from trainmem.transformer import ARCHITECTURES, Architecture, TransformerModel
 
 __all__ = ["TrainingMemory"]
 
@@ -27,6 +42,40 @@ def check_gpu(value: object) -> str:
     if not isinstance(value, str) or (value and value not in GPU_LABELS):
         raise ConfigError("gpu", value, 'must be "" or one of ' + ", ".join(GPU_LABELS))
     return value
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the answer depends on: what undo returns to.
+
+    Attributes
+    ----------
+    config : TrainingConfig
+        The ten inputs.
+    gpu : str
+        Label of the card, or "".
+    architecture : Architecture or None
+        The architecture, or None for the reduced-order model.
+    options : dict
+        Options of the plan that differ from the defaults; kept while no architecture is chosen.
+    replaced : dict
+        Inputs that choosing the architecture changed: name, (value before, value it gave).
+    """
+
+    config: TrainingConfig = field(default_factory=TrainingConfig)
+    gpu: str = PRESETS[0].gpu
+    architecture: Architecture | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    replaced: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def model(self) -> MemoryModel:
+        """The memory model that answers."""
+        if self.architecture is None:
+            return REDUCED
+        card = GPU_LABELS.get(self.gpu)
+        usable = card.usable_gib if card else None
+        return TransformerModel(self.architecture, self.options, usable, self.gpu)
 
 
 class Guarded(TraitType[Any, Any]):
@@ -50,7 +99,8 @@ class Input(Guarded):
     def validate(self, obj: Any, value: Any) -> int | float:
         """Return the value as the field's plain number, or raise `ConfigError`."""
         with obj.refusing():
-            return self.field.validate(value)
+            number: int | float = obj.check_input(self.field.name, value)
+            return number
 
 
 class Gpu(Guarded, Unicode[str, str]):
@@ -60,6 +110,25 @@ class Gpu(Guarded, Unicode[str, str]):
         """Return the label, or raise `ConfigError` with the known ones."""
         with obj.refusing():
             return check_gpu(value)
+
+
+class Chosen(Guarded, Unicode[str, str]):
+    """Name of an architecture, or "" for the reduced-order model."""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        """Return the preset's own spelling, or raise `ConfigError` with the known names."""
+        with obj.refusing():
+            found = obj.find(value)
+            return found.name if found is not None else ""
+
+
+class Options(Guarded, Dict):
+    """The options of a plan that differ from the defaults."""
+
+    def validate(self, obj: Any, value: Any) -> dict[str, Any]:
+        """Return the options, each checked by itself, or raise `ConfigError`."""
+        with obj.refusing():
+            return check_plan(value)
 
 
 def _output(kind: Callable[..., Any], text: str, **options: Any) -> Any:
@@ -74,7 +143,8 @@ class TrainingMemory(HasTraits):
     config : TrainingConfig, optional
         Starting point; the published reference request where omitted.
     **inputs
-        Inputs that replace those of `config`, and `gpu`.
+        Inputs that replace those of `config`, `gpu`, `architecture` (a name, or an
+        `Architecture`), `plan` (a dict of options), and options of the plan by name.
 
     Attributes
     ----------
@@ -98,6 +168,7 @@ class TrainingMemory(HasTraits):
     >>> memory.fits
     True
     >>> memory.update(zero_stage=3, seq_length=8192)  # computes once
+    >>> memory.update(architecture="Llama-3-8B", loss_head="chunked")
     """
 
     model_params_b = Input("model_params_b")
@@ -113,6 +184,11 @@ class TrainingMemory(HasTraits):
     gpu = Gpu(
         PRESETS[0].gpu, help='Card that `gpu_memory_gb` belongs to; "" for a size that was typed.'
     ).tag(sync=True)
+
+    architecture = Chosen(
+        "", help='Architecture that the architecture-aware model answers for; "" for none.'
+    ).tag(sync=True)
+    plan = Options(help="Options of the plan that differ from the defaults.").tag(sync=True)
 
     model_states_unsharded_gb = _output(Float, "Model states of the whole model, GB.")
     model_states_per_gpu_gb = _output(Float, "Model states on one GPU, GB.")
@@ -136,6 +212,7 @@ class TrainingMemory(HasTraits):
     largest_micro_batch = _output(Int, "Largest micro batch that fits, or None.", allow_none=True)
     min_gpus_reason = _output(Unicode, "Why no GPU count fits, or None.", allow_none=True)
 
+    grade = _output(Unicode, "`fits`, `uncertain` (only with an architecture) or `does not fit`.")
     simulation = Instance(Simulation, read_only=True, help="The whole answer.")
     error = Unicode(read_only=True, help="Why the last change was refused, or empty.").tag(
         sync=True
@@ -143,33 +220,40 @@ class TrainingMemory(HasTraits):
 
     def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
         self._lock = threading.RLock()
+        self._opened: Architecture | None = None
         # First, so that a widget opens with its first answer.
-        self._apply(*self._starting_point(config, inputs))
+        self._apply(self._starting_point(config, inputs))
         super().__init__()
 
-    def _starting_point(
-        self, config: TrainingConfig | None, inputs: dict[str, Any]
-    ) -> tuple[TrainingConfig, str]:
-        """Return the config and the card that the constructor's keywords ask for."""
-        for name in [name for name in inputs if name != "gpu"]:
-            try:
-                check_names([name])
-            except ConfigError as error:
-                raise TypeError(
-                    f"{type(self).__name__}() got an unexpected keyword argument {name!r}: "
-                    f"{error.allowed}"
-                ) from None
+    def _starting_point(self, config: TrainingConfig | None, inputs: dict[str, Any]) -> State:
+        """Return the state that the constructor's keywords ask for."""
+        for name in inputs:
+            if name not in OTHERS and name not in PLAN_OPTIONS:
+                try:
+                    check_names([name])
+                except ConfigError as error:
+                    raise TypeError(
+                        f"{type(self).__name__}() got an unexpected keyword argument {name!r}: "
+                        f"{error.allowed}"
+                    ) from None
         if config is not None and not isinstance(config, TrainingConfig):
             raise TypeError(f"config must be a TrainingConfig, not {type(config).__name__}")
-        return _changed(config or TrainingConfig(), self.gpu, inputs)
+        self._state = State(config or TrainingConfig(), self.gpu)
+        state = self._changed(self._state, inputs)
+        if state.options and state.architecture is None:
+            raise ConfigError("plan", dict(state.options), "it needs an architecture")
+        return state
 
     def __repr__(self) -> str:
         """One line: the result and the inputs that differ from the defaults."""
         given = [
             f"{name}={getattr(self, name)!r}"
             for name, field in FIELDS.items()
-            if getattr(self, name) != field.default
+            if getattr(self, name) != field.default and not (self.architecture and name in DERIVED)
         ]
+        if self.architecture:
+            given.insert(0, f"architecture={self.architecture!r}")
+            given += [f"{name}={value!r}" for name, value in self.plan.items()]
         mark = "fits" if self.fits else "does not fit"
         result = f"{self.per_gpu_total_gb:.1f} / {self.gpu_capacity_gb:g} GB {mark}"
         return f"<{type(self).__name__} {result}{': ' if given else ''}{', '.join(given)}>"
@@ -182,7 +266,7 @@ class TrainingMemory(HasTraits):
     @property
     def memory_model(self) -> MemoryModel:
         """The memory model that answers."""
-        return REDUCED
+        return self._state.model
 
     def update(self, /, **changes: Any) -> None:
         """Change several inputs at once: all or none, computed once.
@@ -190,15 +274,65 @@ class TrainingMemory(HasTraits):
         Parameters
         ----------
         **changes
-            New values of inputs, and `gpu`.
+            New values of inputs, `gpu`, `architecture` and `plan`; an option of the plan by its
+            name changes that one alone.
 
         Raises
         ------
         ConfigError
-            For an unknown name or a bad value; nothing has changed then.
+            For an unknown name, a bad value, an input that follows from the architecture, or a
+            combination that isn't covered; nothing has changed then.
         """
         with self._lock, self.refusing():
             self._change(changes)
+
+    def open_config(
+        self, config: Mapping[str, Any] | str | PathLike[str], name: str = ""
+    ) -> Architecture:
+        """Choose the architecture of a Hugging Face `config.json`.
+
+        Parameters
+        ----------
+        config : mapping, str or path
+            Its contents, its text, or the path of the file.
+        name : str
+            What to call it; by default what the file says.
+
+        Returns
+        -------
+        Architecture
+
+        Raises
+        ------
+        ConfigError
+            Naming the field that is missing, wrong or not covered; nothing has changed then.
+        """
+        with self._lock, self.refusing():
+            found = read_config(config, name)
+            self._change({"architecture": found})
+            return found
+
+    def find(self, value: Any) -> Architecture | None:
+        """Return the architecture of that name, the opened one included; None for ""."""
+        if isinstance(value, str) and value == "":
+            return None
+        for known in (self._state.architecture, self._opened):
+            if known is not None and value == known.name:
+                return known
+        return find_architecture(value)
+
+    def check_input(self, name: str, value: Any) -> int | float:
+        """Return the value of one of the ten inputs as its plain number.
+
+        Raises
+        ------
+        ConfigError
+            For a bad value, or another than what follows from the architecture.
+        """
+        number = FIELDS[name].validate(value)
+        if self._state.architecture is not None:
+            check_derived(self._state.architecture, name, number)
+        return number
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
@@ -209,33 +343,72 @@ class TrainingMemory(HasTraits):
             self.set_trait("error", str(error))
             raise
 
-    @observe(*FIELDS, "gpu")
+    @observe(*FIELDS, "gpu", "architecture", "plan")
     def _input_changed(self, _change: Mapping[str, Any]) -> None:
         with self._lock:
-            if self._pending():
-                self._change({})
+            pending = self._pending()
+            if pending:
+                try:
+                    with self.refusing():
+                        self._change({})
+                except ConfigError as error:  # each value is good, but not together
+                    for name in pending:
+                        self.set_trait(name, self._traits_of(self._state)[name])
+                    self.set_trait("error", str(error))
+                    raise
 
     def _pending(self) -> dict[str, Any]:
         """Return the inputs that the outputs don't belong to yet; none after `_apply`."""
-        done = {**self.simulation.config.to_dict(), "gpu": self._gpu}
+        done = self._traits_of(self._state)
         return {name: getattr(self, name) for name in done if getattr(self, name) != done[name]}
 
-    def _change(self, changes: Mapping[str, Any]) -> None:
-        changes = {**self._pending(), **changes}
-        self._apply(*_changed(self.simulation.config, self._gpu, changes))
+    @staticmethod
+    def _traits_of(state: State) -> dict[str, Any]:
+        """Return the input traits of a state."""
+        return {
+            **state.config.to_dict(),
+            "gpu": state.gpu,
+            "architecture": state.architecture.name if state.architecture else "",
+            "plan": dict(state.options),
+        }
 
-    def _apply(self, config: TrainingConfig, gpu: str) -> None:
+    def _change(self, changes: Mapping[str, Any]) -> None:
+        self._apply(self._changed(self._state, {**self._pending(), **changes}))
+
+    def _changed(self, state: State, changes: Mapping[str, Any]) -> State:
+        """Return the state after some changes, checked as a whole."""
+        options = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
+        inputs = {n: v for n, v in changes.items() if n not in OTHERS and n not in options}
+        check_names(inputs)
+        if "architecture" in changes:
+            state = _switched(state, self.find(changes["architecture"]), inputs)
+        if state.architecture is not None:
+            for name, value in inputs.items():
+                check_derived(state.architecture, name, value)
+        if "gpu" in changes or inputs:
+            chosen = {"gpu": changes["gpu"]} if "gpu" in changes else {}
+            config, gpu = _changed(state.config, state.gpu, {**inputs, **chosen})
+            state = replace(state, config=config, gpu=gpu)
+        if "plan" in changes or options:
+            plan = check_plan(changes.get("plan", state.options))
+            state = replace(state, options=check_plan({**plan, **options}))
+        if state.architecture is not None:
+            check_request(state.config, state.architecture, state.options)
+        return state
+
+    def _apply(self, state: State) -> None:
         """Compute, then publish inputs and outputs together: observers see one state."""
-        simulation = simulate(config, model=self.memory_model)
-        self._gpu = gpu
+        simulation = simulate(state.config, model=state.model)
+        self._state = state
+        if state.architecture is not None and state.architecture.name not in ARCHITECTURES:
+            self._opened = state.architecture
         with self._publishing(), self.hold_trait_notifications():
-            for name, value in config.to_dict().items():
+            for name, value in self._traits_of(state).items():
                 self.set_trait(name, value)
-            self.set_trait("gpu", gpu)
             for name in OUTPUT_NAMES:
                 if name != "zero_stage":
                     self.set_trait(name, getattr(simulation, name))
-            for name in ("headroom_gb", "longest_sequence", "largest_micro_batch"):
+            for name in ("headroom_gb", "longest_sequence", "largest_micro_batch", "grade"):
                 self.set_trait(name, getattr(simulation, name))
             self.set_trait("min_gpus_reason", simulation.min_gpus_reason)
             self.set_trait("simulation", simulation)
@@ -244,6 +417,32 @@ class TrainingMemory(HasTraits):
     def _publishing(self) -> AbstractContextManager[None]:
         """Return the context in which one change is published; the widget adds to it."""
         return nullcontext()
+
+
+OTHERS: Final = ("gpu", "architecture", "plan")
+"""Inputs beside the ten."""
+
+
+def _switched(state: State, architecture: Architecture | None, inputs: Mapping[str, Any]) -> State:
+    """Return the state under another architecture, or none.
+
+    What the last one replaced returns to what it was, unless it was changed since.
+    """
+    config = state.config
+    back = {
+        name: before
+        for name, (before, given) in state.replaced.items()
+        if getattr(config, name) == given
+    }
+    config = config.replace(**back)
+    if architecture is None:
+        return replace(state, config=config, architecture=None, replaced={})
+    given: dict[str, float] = {**derived_inputs(architecture)}
+    if "seq_length" not in inputs:
+        given["seq_length"] = clamped(architecture, config.seq_length)
+    changed = config.replace(**given)
+    replaced = {name: (getattr(config, name), getattr(changed, name)) for name in given}
+    return replace(state, config=changed, architecture=architecture, replaced=replaced)
 
 
 def _changed(
@@ -255,7 +454,6 @@ def _changed(
     does; another size was typed, and is of no card.
     """
     inputs = {name: value for name, value in changes.items() if name != "gpu"}
-    check_names(inputs)
     if "gpu" in changes:
         gpu = check_gpu(changes["gpu"])
         if gpu:

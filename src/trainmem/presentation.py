@@ -8,8 +8,19 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from trainmem.config import FIELDS, GPUS, PRESETS, TrainingConfig, grouped, write_capacity, write_gb
-from trainmem.simulation import Simulation
+from trainmem.config import (
+    FIELDS,
+    GPUS,
+    PRESETS,
+    Preset,
+    TrainingConfig,
+    grouped,
+    write_capacity,
+    write_gb,
+)
+from trainmem.request import DERIVED, PLAN_OPTIONS
+from trainmem.simulation import GB, Simulation
+from trainmem.transformer import ARCHITECTURES, Architecture, Option
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 
@@ -23,12 +34,38 @@ CHOICE_LABELS: Final[dict[tuple[str, float], str]] = {
 }
 
 
+HEADLINES: Final = {
+    "fits": "✓ Fits",
+    "uncertain": "≈ May not fit",
+    "does not fit": "✗ Out of memory",
+}
+
+OMITS: Final = (
+    "This model leaves out the loss head, gathered parameters, kernels' temporaries and CUDA's "
+    "own memory: real steps nearly always need more."
+)
+OFFER: Final = "Choose an architecture to count them"
+
+GROUPS: Final = {
+    "Precision and optimizer": ("precision", "optimizer", "reduce_dtype"),
+    "Loss and attention": ("loss_head", "loss_chunk", "attention", "dropout"),
+    "Accumulation": ("accumulation", "no_sync", "keep_gradients"),
+    "Sharding and recomputation": ("wrapping", "checkpointing"),
+}
+"""Headings under which the widget shows the options of a plan; others come under "More"."""
+
+
 def panel(simulation: Simulation) -> dict[str, Any]:
     """Return all that the widget shows of a simulation, as JSON-serialisable data."""
-    s = simulation
+    s, name = simulation, simulation.architecture.name if simulation.architecture else ""
     return {
+        "architecture": name,
+        "grade": s.grade,
+        "dominates": _dominates(s),
+        "note": {"text": "", "offer": ""} if name else {"text": OMITS, "offer": OFFER},
+        "detail": _detail(s),
         "fits": s.fits,
-        "headline": "✓ Fits" if s.fits else "✗ Out of memory",
+        "headline": HEADLINES[s.grade],
         "banner": s.banner.replace(" %", "\N{NO-BREAK SPACE}%"),
         "fixes": [
             {
@@ -46,13 +83,13 @@ def panel(simulation: Simulation) -> dict[str, Any]:
             f"computed here in {s.compute_ms:.1f} ms"
         ),
         "table": _table(s),
-        "python": python_call(s.config),
-        "curl": curl_command(s.config),
+        "python": python_call(s.config, s.model),
+        "curl": "" if name else curl_command(s.config),  # the HTTP API has no architectures
     }
 
 
 def tables() -> dict[str, Any]:
-    """Return what the front end needs to know of fields, presets and cards, once."""
+    """Return what the front end needs to know of fields, presets, cards and plans, once."""
     return {
         "fields": [
             {
@@ -69,10 +106,87 @@ def tables() -> dict[str, Any]:
             for field in FIELDS.values()
         ],
         "presets": [
-            {"name": p.name, "values": {**p.config.to_dict(), "gpu": p.gpu}} for p in PRESETS
+            {
+                "name": p.name,
+                "values": {**p.config.to_dict(), "gpu": p.gpu},
+                "architecture": _preset_values(p),
+            }
+            for p in PRESETS
         ],
+        "architectures": [
+            {"name": a.name, "label": f"{a.name} · {_billions(a)}", "family": a.family}
+            for a in ARCHITECTURES.values()
+        ],
+        "derived": list(DERIVED),
+        "plan": [_option(option) for option in PLAN_OPTIONS.values()],
         "gpus": [{"label": gpu.label, "gb": gpu.nominal_gb} for gpu in GPUS],
     }
+
+
+def _preset_values(preset: Preset) -> dict[str, Any]:
+    """Return what a preset sets where an architecture is chosen: its own, and the rest."""
+    values = {n: v for n, v in preset.config.to_dict().items() if n not in DERIVED}
+    return {"architecture": preset.name.partition(" ")[0], "gpu": preset.gpu, **values}
+
+
+def _billions(architecture: Architecture) -> str:
+    """Write the parameters: ``8.03 B``, ``124 M``."""
+    count = architecture.num_params
+    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
+
+
+def _option(option: Option) -> dict[str, Any]:
+    """Return one option of the plan as a control."""
+    group = next((g for g, names in GROUPS.items() if option.name in names), "More")
+    return {
+        "name": option.name,
+        "label": option.label,
+        "help": option.help,
+        "source": option.source,
+        "group": group,
+        "kind": "choice" if option.choices else "number",
+        "choices": [{"value": value, "label": label} for value, label in option.choices],
+        "bounds": list(option.bounds),
+        "default": option.default,
+    }
+
+
+def _dominates(s: Simulation) -> dict[str, str]:
+    """Return what takes most at the peak, its part, and when the peak comes."""
+    moment, need = s.moment, s.components
+    if moment is not None:
+        what, size = moment.groups[0]
+        when = f"in {moment.when}"
+    elif need.states >= need.activations:
+        what, size, when = "model states", need.states, ""
+    else:
+        what, size, when = "activations", need.activations, ""
+    return {"what": what, "share": f"{100 * size / need.total:.0f} %", "when": when}
+
+
+def _detail(s: Simulation) -> list[list[str]]:
+    """Rows of name, value, note: the peak by kind, then from allocated to the card."""
+    moment, architecture = s.moment, s.architecture
+    if moment is None or architecture is None:
+        return []
+    kinds = [
+        [f"{name.capitalize()} at the peak", f"{size / GB:.3f} GB", ""]
+        for name, size in moment.peak.bytes_by_kind.items()
+    ]
+    levels = [
+        [
+            f"{level.name.capitalize()}, likely",
+            f"{level.low_bytes / GB:.1f} to {level.high_bytes / GB:.1f} GB",
+            f"{level.label}; {level.source}",
+        ]
+        for level in moment.levels
+    ]
+    return [
+        ["Parameters", grouped(architecture.num_params), architecture.source],
+        ["Peak", f"{moment.peak.peak_bytes / GB:.3f} GB", moment.peak.explanation],
+        *kinds,
+        *levels,
+    ]
 
 
 def curl_command(config: TrainingConfig, url: str = PUBLISHED_URL) -> str:
@@ -82,9 +196,20 @@ def curl_command(config: TrainingConfig, url: str = PUBLISHED_URL) -> str:
     return f"curl -X POST {url} \\\n  -H \"Content-Type: application/json\" \\\n  -d '{{{body}}}'"
 
 
-def python_call(config: TrainingConfig) -> str:
-    """Return the Python lines that repeat the simulation."""
-    lines = "".join(f"    {name}={_plain(value)!r},\n" for name, value in config.to_dict().items())
+def python_call(config: TrainingConfig, model: Any = None) -> str:
+    """Return the Python lines that repeat the simulation, with an architecture where it has one."""
+    given: dict[str, str] = {}
+    architecture = getattr(model, "architecture", None)
+    if architecture is not None:
+        preset = ARCHITECTURES.get(architecture.name) == architecture
+        given["architecture"] = repr(architecture.name) if preset else f"trainmem.{architecture!r}"
+        if model.options:
+            given["plan"] = repr(model.options)
+        if model.gpu:
+            given["gpu"] = repr(model.gpu)
+    said = DERIVED if architecture is not None else ()
+    given |= {n: repr(_plain(v)) for n, v in config.to_dict().items() if n not in said}
+    lines = "".join(f"    {name}={value},\n" for name, value in given.items())
     return f"import trainmem\n\nsimulation = trainmem.simulate(\n{lines})\n"
 
 
@@ -103,20 +228,20 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
     return [
         {
             "title": "Per GPU",
-            "value": write_gb(s.per_gpu_total_gb),
+            "value": write_gb(s.components.total / GB),
             "unit": f"/ {write_capacity(s.gpu_capacity_gb)} GB",
             "note": f"{write_gb(s.utilization_percent)} % of capacity",
         },
         {"title": "Minimum GPUs", "value": fewest, "unit": at, "note": each},
         {
             "title": "Model states",
-            "value": write_gb(s.model_states_per_gpu_gb),
+            "value": write_gb(s.components.states / GB),
             "unit": f"GB of {write_capacity(s.model_states_unsharded_gb)}",
             "note": f"largest micro batch {_together(_limit(s.largest_micro_batch))}",
         },
         {
             "title": "Activations",
-            "value": write_gb(s.activations_per_gpu_gb),
+            "value": write_gb(s.components.activations / GB),
             "unit": "GB",
             "note": f"longest sequence {_together(_limit(s.longest_sequence))}",
         },

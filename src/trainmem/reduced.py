@@ -185,37 +185,41 @@ REDUCED: Final = ReducedModel()
 def totals(**inputs: ArrayLike) -> NDArray[np.float64]:
     """Return the total bytes per GPU over a broadcast grid, in bounded memory.
 
-    Takes the keywords of `components`. The grid is walked in chunks of `CHUNK`
-    configurations, so temporaries stay in cache whatever the grid's size.
+    Takes the keywords of `components`. The grid is walked in blocks of at most `CHUNK`
+    configurations, so temporaries stay in cache whatever the grid's size, and each part is
+    computed over its own inputs' axes only.
 
     Returns
     -------
     ndarray of float64
         Bytes, of the inputs' broadcast shape.
     """
-    names = list(inputs)
-    arrays = np.broadcast_arrays(*(np.asarray(value) for value in inputs.values()))
-    out = np.empty(arrays[0].shape)
-    flat = out.reshape(-1)
-    for part in _chunks(out.size):
-        block = {
-            # One value repeated (a broadcast scalar) stays a number: no array is filled with it.
-            name: array.flat[0] if _constant(array) else _part(array, part)
-            for name, array in zip(names, arrays, strict=True)
-        }
-        flat[part] = components(**block).total
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    out = np.empty(np.broadcast_shapes(*(array.shape for array in arrays.values())))
+    for block in _blocks(out.shape):
+        parts = {name: _within(array, block, out.ndim) for name, array in arrays.items()}
+        out[block] = components(**parts).total
     return out
 
 
-def _chunks(size: int) -> Iterator[slice]:
-    return (slice(start, min(start + CHUNK, size)) for start in range(0, size, CHUNK))
+def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Cut a grid along its leading axes into blocks of at most `CHUNK`."""
+    size, whole = 1, len(shape)  # the axes from `whole` on aren't cut
+    while whole and size * shape[whole - 1] <= CHUNK:
+        whole -= 1
+        size *= shape[whole]
+    if not whole:
+        yield ()
+        return
+    step = max(1, CHUNK // size)
+    for index in np.ndindex(shape[: whole - 1]):
+        before = tuple(slice(i, i + 1) for i in index)
+        for start in range(0, shape[whole - 1], step):
+            yield (*before, slice(start, start + step))
 
 
-def _part(array: NDArray[Any], part: slice) -> NDArray[Any]:
-    """Return a run of the array in C order: a view where memory allows, else a copy."""
-    return array.reshape(-1)[part] if array.flags.c_contiguous else array.flat[part]
-
-
-def _constant(array: NDArray[Any]) -> bool:
-    """Whether a broadcast array repeats one value (all its strides are zero)."""
-    return array.size > 0 and not any(array.strides)
+def _within(array: NDArray[Any], block: tuple[slice, ...], ndim: int) -> Any:
+    """Return what of an input a block of the grid needs: a view, or a number as it is."""
+    missing = ndim - array.ndim  # axes that the input lacks, the leading ones
+    cuts = zip(block[missing:], array.shape, strict=False)
+    return array[tuple(cut if length > 1 else slice(None) for cut, length in cuts)]

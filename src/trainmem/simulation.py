@@ -8,21 +8,24 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.config import GPUS, TrainingConfig, grouped
+from trainmem.config import FIELDS, GPUS, ConfigError, TrainingConfig, grouped
 from trainmem.limits import MemoryModel, largest_that_fits, smallest_num_gpus
 from trainmem.reduced import REDUCED, Components
-from trainmem.verdict import Case, banner, sentence, why_no_count_fits
+from trainmem.verdict import Case, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from trainmem.moment import Moment
+    from trainmem.transformer import Architecture, Plan, TransformerModel
 
 __all__ = ["Fix", "Outputs", "Simulation", "Sweep", "simulate"]
 
@@ -67,8 +70,8 @@ class Fix:
     Attributes
     ----------
     field : str
-        The input to change.
-    value : int or float
+        The input to change, or with an architecture the option of its plan.
+    value : int, float, str or bool
         Its new value.
     label : str
         The change in a few words.
@@ -77,7 +80,7 @@ class Fix:
     """
 
     field: str
-    value: int | float
+    value: int | float | str
     label: str
     per_gpu_total_gb: float
 
@@ -175,8 +178,12 @@ class Simulation(Outputs):
         return f"<Simulation {self.per_gpu_total_gb} / {self.gpu_capacity_gb:g} GB {mark}: {given}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the API answer: the published keys, types and order."""
-        return {
+        """Return the API answer: the published keys, types and order.
+
+        With an architecture two keys follow: `plan` (every option in force) and `detail` (the
+        architecture, the peak, the grade, and the intervals from allocated to the card).
+        """
+        answer = {
             "model": self.description,
             "inputs": self.config.to_dict(),
             "outputs": self.outputs(),
@@ -195,6 +202,9 @@ class Simulation(Outputs):
             "node": self.node,
             "compute_ms": self.compute_ms,
         }
+        if _is_detailed(self.model):
+            answer |= self.model.detail(self.config)
+        return answer
 
     @property
     def headroom_gb(self) -> float:
@@ -220,12 +230,45 @@ class Simulation(Outputs):
     @property
     def min_gpus_reason(self) -> str | None:
         """Why no GPU count fits; None where one does."""
-        return why_no_count_fits(self._case) if self.min_gpus_to_fit is None else None
+        return self._case.why_no_count_fits() if self.min_gpus_to_fit is None else None
 
     @property
     def banner(self) -> str:
         """The result in a sentence or two, to follow "Fits" or "Out of memory"."""
-        return banner(self._case)
+        return self._case.banner()
+
+    @property
+    def moment(self) -> Moment | None:
+        """The peak in detail and its grade, where an architecture was chosen; else None."""
+        from trainmem.moment import Moment
+
+        return self._case if isinstance(self._case, Moment) else None
+
+    @property
+    def grade(self) -> str:
+        """`fits`, `uncertain` or `does not fit`: three grades with an architecture, else two.
+
+        With an architecture, `uncertain` is a need of 80 to 100 % of the card: what the allocator
+        reserves and CUDA's own memory come on top of what the model counts.
+        """
+        moment = self.moment
+        if moment is not None:
+            return moment.grade
+        return "fits" if self.fits else "does not fit"
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """The architecture; None under the reduced-order model."""
+        return getattr(self.model, "architecture", None)
+
+    @property
+    def plan(self) -> Plan | None:
+        """How the step is run, every option; None under the reduced-order model."""
+        if not _is_detailed(self.model):
+            return None
+        from trainmem.transformer import plan_of
+
+        return plan_of(self.config, self.model.plan)
 
     def at(self, **changes: float) -> float:
         """Return the GB per GPU, unrounded, with some inputs changed."""
@@ -242,6 +285,28 @@ class Simulation(Outputs):
         """Largest micro batch that fits, all else equal; None where not even one does."""
         return largest_that_fits(self._model, self.config, "micro_batch")
 
+    @property
+    def longest_sequence_reason(self) -> str | None:
+        """Why no length fits, or what but memory ends the longest; None where memory does."""
+        if self.longest_sequence is not None:
+            return self._case.why_no_longer() if self._ends_at_the_architecture else None
+        return f"even one token needs {write_bytes(self.at(seq_length=1) * GB)}"
+
+    @property
+    def largest_micro_batch_reason(self) -> str | None:
+        """Why no micro batch fits; None where one does."""
+        if self.largest_micro_batch is not None:
+            return None
+        return f"even one sequence needs {write_bytes(self.at(micro_batch=1) * GB)}"
+
+    @property
+    def _ends_at_the_architecture(self) -> bool:
+        if self.architecture is None:
+            return False
+        from trainmem.transformer.result import longest_length
+
+        return self.longest_sequence == longest_length(self.architecture)
+
     def fixes(self) -> list[Fix]:
         """Return the single changes that make it fit, each checked by the model.
 
@@ -249,33 +314,57 @@ class Simulation(Outputs):
         -------
         list of Fix
             Least invasive first: checkpointing, a higher ZeRO stage, more GPUs, a smaller
-            micro batch, a shorter sequence, a bigger card. Empty where it fits already, or
-            where no single change is enough.
+            micro batch, a shorter sequence, a bigger card. With an architecture also a leaner
+            loss head, flash attention, embedding and head apart. Empty where it fits already,
+            or where no single change is enough.
         """
         if self.fits:
             return []
-        config = self.config
-        candidates: list[tuple[str, int | float | None, str]] = [
-            ("grad_ckpt", 1, "checkpointing on")
-        ]
-        if config.num_gpus > 1:
-            candidates += [
-                ("zero_stage", stage, f"ZeRO-{stage}") for stage in range(config.zero_stage + 1, 4)
-            ]
-        gpus, batch, length = self.min_gpus_to_fit, self.largest_micro_batch, self.longest_sequence
-        candidates.append(("num_gpus", gpus, f"{grouped(gpus or 0)} GPUs"))
-        candidates.append(("micro_batch", batch, f"micro batch {grouped(batch or 0)}"))
-        candidates.append(("seq_length", length, f"sequence {grouped(length or 0)}"))
-        candidates += [("gpu_memory_gb", gpu.nominal_gb, gpu.label) for gpu in GPUS]
         found: dict[str, Fix] = {}
-        for name, value, label in candidates:
-            if value is None or name in found or value == getattr(config, name):
+        for name, value, label in self._candidates():
+            if value is None or name in found or value == getattr(self.config, name, None):
                 continue
-            changed = config.replace(**{name: value})
-            total = float(self._model.components(changed).total)
-            if total <= self._model.capacity_bytes(changed):
-                found[name] = Fix(name, getattr(changed, name), label, round(total / GB, 3))
+            model, changed = self._with(name, value)
+            try:
+                total = float(model.components(changed).total)
+            except ValueError:  # a combination that the model doesn't cover
+                continue
+            if total <= model.capacity_bytes(changed):
+                exact = getattr(changed, name, value)
+                found[name] = Fix(name, exact, label, round(total / GB, 3))
         return list(found.values())
+
+    def _candidates(self) -> Iterator[tuple[str, Any, str]]:
+        """Yield the changes that may make it fit: input or option, value, label."""
+        config = self.config
+        if self.moment is not None:
+            from trainmem.moment import remedies
+
+            for change in remedies(self.moment.model, config):
+                yield change.field, change.value, change.label
+        else:
+            yield "grad_ckpt", 1, "checkpointing on"
+            if config.num_gpus > 1:
+                for stage in range(config.zero_stage + 1, 4):
+                    yield "zero_stage", stage, f"ZeRO-{stage}"
+        gpus, batch, length = self.min_gpus_to_fit, self.largest_micro_batch, self.longest_sequence
+        yield "num_gpus", gpus, f"{grouped(gpus or 0)} GPUs"
+        yield "micro_batch", batch, f"micro batch {grouped(batch or 0)}"
+        yield "seq_length", length, f"sequence {grouped(length or 0)}"
+        for gpu in GPUS:
+            yield "gpu_memory_gb", gpu.nominal_gb, gpu.label
+
+    def _with(self, name: str, value: Any) -> tuple[MemoryModel, TrainingConfig]:
+        """Return the model and the config with one change."""
+        model = self._model
+        if self.moment is not None:
+            aware = self.moment.model
+            if name == "gpu_memory_gb":
+                usable = next(gpu.usable_gib for gpu in GPUS if gpu.nominal_gb == value)
+                model = replace(aware, usable_gib=usable)
+            elif name not in FIELDS:
+                return aware.with_option(name, value), self.config
+        return model, self.config.replace(**{name: value})
 
     def plot(self, theme: str = "light", *, size: tuple[float, float] = (9.0, 4.2)) -> Figure:
         """Draw the three panels as a matplotlib `Figure` (see `trainmem.figure.plot`)."""
@@ -283,9 +372,27 @@ class Simulation(Outputs):
 
         return plot(self, theme=theme, size=size)
 
+    def timeline(self, theme: str = "light", *, size: tuple[float, float] = (11.0, 4.2)) -> Figure:
+        """Draw the memory of one step over time (see `trainmem.figure.plot_timeline`).
+
+        Raises
+        ------
+        ValueError
+            Under the reduced-order model, which knows the peak but not the step.
+        """
+        from trainmem.figure import plot_timeline
+
+        return plot_timeline(self, theme=theme, size=size)
+
 
 def simulate(
-    config: TrainingConfig | None = None, *, model: MemoryModel = REDUCED, **changes: object
+    config: TrainingConfig | None = None,
+    *,
+    model: MemoryModel = REDUCED,
+    architecture: Architecture | str | None = None,
+    plan: Plan | Mapping[str, Any] | None = None,
+    gpu: str | None = None,
+    **changes: object,
 ) -> Simulation:
     """Simulate one training step; with no arguments, the published reference request.
 
@@ -295,6 +402,17 @@ def simulate(
         The request; the defaults where omitted.
     model : MemoryModel, optional
         The memory model; the reduced-order one where omitted.
+    architecture : Architecture or str, optional
+        Answer with the architecture-aware model instead, for this architecture or the preset of
+        that name (`trainmem.ARCHITECTURES`). It gives `model_params_b`, `num_layers` and
+        `hidden_dim`: those of `config` are replaced.
+    plan : Plan or dict, optional
+        How the step is run, with an architecture: the options that differ from the defaults
+        (`trainmem.OPTIONS`), or a whole `Plan`, whose GPUs, batch, length, sharding, precision
+        and checkpointing count where no `config` is given.
+    gpu : str, optional
+        A card, by its label in `trainmem.GPUS` such as ``"H100 · 80 GB"``: its nominal memory, or
+        with an architecture the memory that `torch.cuda` reports.
     **changes
         Fields that replace those of `config`.
 
@@ -305,12 +423,19 @@ def simulate(
     Raises
     ------
     ConfigError
-        For an unknown field or a bad value.
+        For an unknown name or a bad value, a field that contradicts the architecture, the plan or
+        the card, or a combination that the architecture-aware model doesn't cover.
     TypeError
-        Where `config` isn't a `TrainingConfig`.
+        Where `config` isn't a `TrainingConfig`, or where both a model and an architecture are
+        given.
     """
     start = time.perf_counter()
-    config = resolve(config, changes)
+    if architecture is not None or plan is not None or gpu is not None:
+        if model is not REDUCED:
+            raise TypeError("give a model, or an architecture with plan and card, but not both")
+        config, model = _chosen(config, changes, architecture, plan, gpu)
+    else:
+        config = resolve(config, changes)
     need = model.components(config)
     capacity = model.capacity_bytes(config)
     min_gpus = smallest_num_gpus(model, config)
@@ -335,10 +460,10 @@ def simulate(
         optimizer_per_gpu_gb=round(need.optimizer / GB, 3),
         min_gpus_to_fit=min_gpus,
         aggregate_cluster_gb=round(need.total * config.num_gpus / GB, 1),
-        global_batch=config.micro_batch * config.num_gpus,
+        global_batch=_global_batch(model, config),
         zero_stage=config.zero_stage,
         checkpointing=bool(config.grad_ckpt),
-        verdict=sentence(case),
+        verdict=case.sentence(),
         config=config,
         components=need,
         gpu_sweep=gpu_sweep,
@@ -348,6 +473,37 @@ def simulate(
         compute_ms=round((time.perf_counter() - start) * 1e3, 3),
         model=model,
     )
+
+
+def _chosen(
+    config: TrainingConfig | None,
+    changes: Mapping[str, object],
+    architecture: Architecture | str | None,
+    plan: Plan | Mapping[str, Any] | None,
+    gpu: str | None,
+) -> tuple[TrainingConfig, MemoryModel]:
+    """Return the config and the model that an architecture, a plan and a card ask for."""
+    from trainmem import request
+
+    if config is not None and not isinstance(config, TrainingConfig):
+        resolve(config, changes)  # says what is wrong with it
+    if architecture is not None:
+        return request.resolve(config, changes, architecture, plan, gpu)
+    if plan is not None:
+        raise ConfigError("plan", plan, "it needs an architecture")
+    return resolve(config, request.with_memory(changes, request.find_gpu(gpu))), REDUCED
+
+
+def _is_detailed(model: MemoryModel | None) -> TypeGuard[TransformerModel]:
+    """Whether the model knows an architecture."""
+    return hasattr(model, "architecture")
+
+
+def _global_batch(model: MemoryModel, config: TrainingConfig) -> int:
+    """Return the sequences of one step: a plan may accumulate several micro batches."""
+    if _is_detailed(model):
+        return model.global_batch(config)
+    return config.micro_batch * config.num_gpus
 
 
 def resolve(config: TrainingConfig | None, changes: Mapping[str, object]) -> TrainingConfig:
@@ -382,6 +538,10 @@ def sweep_points(ends: tuple[int, int], value: int, *, whole: bool) -> NDArray[A
 def _case(
     model: MemoryModel, config: TrainingConfig, need: Components, min_gpus: int | None
 ) -> Case:
+    if _is_detailed(model):
+        from trainmem.moment import Moment
+
+        return Moment.of(model, config, need, min_gpus)
     frees = 0.0
     if not config.grad_ckpt:
         checkpointed = model.components(config.replace(grad_ckpt=1)).total

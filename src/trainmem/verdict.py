@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainmem.config import FIELDS, TrainingConfig, grouped
 from trainmem.reduced import Components
 
-__all__ = ["Case", "banner", "sentence", "why_no_count_fits"]
+__all__ = ["Case", "banner", "sentence", "why_no_count_fits", "write_bytes"]
 
 STAGE_WORDS = (
     "ZeRO-0 / DDP (nothing sharded)",
@@ -52,6 +52,22 @@ class Case:
     min_gpus: int | None
     checkpointing_frees: float
 
+    def sentence(self) -> str:
+        """Return the `verdict` of the API answer."""
+        return sentence(self)
+
+    def banner(self) -> str:
+        """Return the widget's sentence."""
+        return banner(self)
+
+    def why_no_count_fits(self) -> str:
+        """Return the reason, where `min_gpus` is None."""
+        return why_no_count_fits(self)
+
+    def why_no_longer(self) -> str | None:
+        """Return what ends the longest sequence, where it isn't memory."""
+        return None
+
     @property
     def fits(self) -> bool:
         """Whether the need is at most the capacity."""
@@ -82,7 +98,7 @@ def sentence(case: Case) -> str:
         frees = PUBLISHED
     else:
         if not case.fits:
-            why += f", {_gb(case.need.total - case.capacity)} over capacity"
+            why += f", {write_bytes(case.need.total - case.capacity)} over capacity"
         frees = _what_frees(case)
     if not case.fits and case.min_gpus is None:
         frees += f"; no GPU count fits: {why_no_count_fits(case)}"
@@ -92,7 +108,7 @@ def sentence(case: Case) -> str:
 def banner(case: Case) -> str:
     """Return the widget's sentence, to follow "Fits" or "Out of memory"."""
     margin = case.capacity - case.need.total
-    room = f"{_gb(margin)} of headroom" if case.fits else f"{_gb(-margin)} short"
+    room = f"{write_bytes(margin)} of headroom" if case.fits else f"{write_bytes(-margin)} short"
     room = room[0].upper() + room[1:]  # "Less than 0.001 GB short."
     label = "Model-state-dominated" if case.states_dominate else "Activation-dominated"
     if not case.fits and case.min_gpus is None:
@@ -105,13 +121,13 @@ def why_no_count_fits(case: Case) -> str:
     """Return the reason, where `case.min_gpus` is None."""
     stage = case.config.zero_stage
     if case.need.activations > case.capacity:
-        return f"activations alone ({_gb(case.need.activations)}) exceed capacity"
+        return f"activations alone ({write_bytes(case.need.activations)}) exceed capacity"
     if stage == 0:
         return "stage 0 shards nothing"
     whole = (0.0, case.need.weights + case.need.gradients, case.need.weights, 0.0)[stage]
     if whole + case.need.activations > case.capacity:
         return (
-            f"the {WHOLE[stage]} that stage {stage} leaves whole ({_gb(whole)}) "
+            f"the {WHOLE[stage]} that stage {stage} leaves whole ({write_bytes(whole)}) "
             "and the activations exceed capacity"
         )
     return f"it would take more than {grouped(MOST_GPUS)} GPUs"
@@ -169,7 +185,7 @@ def _not_checkpointing(case: Case) -> str:
     if case.config.grad_ckpt:
         return ", not checkpointing"
     if case.checkpointing_frees > 0:
-        return f"; checkpointing would free {_gb(case.checkpointing_frees)}"
+        return f"; checkpointing would free {write_bytes(case.checkpointing_frees)}"
     return ""
 
 
@@ -194,8 +210,8 @@ def _frees_activations(case: Case) -> str:
     return f"{what} is what frees memory here{gpus}"
 
 
-def _gb(size: float) -> str:
-    """Write bytes as GB to one decimal, or finer where that would read 0.0."""
+def write_bytes(size: float) -> str:
+    """Write bytes as GB, to one decimal, or finer where that would read 0.0."""
     gb = size / 1e9
     if gb == 0 or gb >= 0.05:
         return f"{grouped(round(gb, 1)) if gb >= 10_000 else format(gb, '.1f')} GB"

@@ -8,6 +8,7 @@ visible view. Hosts without custom messages ask through the `_request` trait ins
 from __future__ import annotations
 
 import base64
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
-from traitlets import Bytes, Dict, Int, TraitError, Unicode, observe
+from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
+from trainmem.asking import Asking, Server
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.figure import describe, plot
 from trainmem.frames import FrameRenderer
-from trainmem.model import TrainingMemory, check_gpu
+from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import panel, tables
+from trainmem.request import NotCovered, check_plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,6 +71,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     ----------
     config : TrainingConfig, optional
         Starting point, to which Reset returns.
+    remote : trainmem.Client, optional
+        A server to run the same request on: adds a button that asks it and compares.
     layout : ipywidgets.Layout or dict, optional
         As for every ipywidgets widget.
     **inputs
@@ -87,6 +92,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     """
 
     _panel = Dict(help="What the front end paints.").tag(sync=True)
+    _remote = Dict(help="What the server was asked and said; empty without one.").tag(sync=True)
     _tables = Dict(help="Fields, presets and cards.").tag(sync=True)
     _alt = Unicode(help="The picture in words.").tag(sync=True)
     _undo = Int(0, help="How many changes can be undone.").tag(sync=True)
@@ -103,8 +109,14 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _css = _front_end("widget.css")
     _by_trait = False
 
-    def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
+    def __init__(
+        self, config: TrainingConfig | None = None, *, remote: Server | None = None, **inputs: Any
+    ) -> None:
         layout = inputs.pop("layout", None)
+        self._asking: Asking | None = None
+        self._own_layout = not isinstance(layout, HasTraits)
+        if layout is not None:
+            self.set_trait("layout", layout)
         self._renderer = FrameRenderer()
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
@@ -113,13 +125,13 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._draft = False
         self._publications = 0
         self._answering: dict[str, Any] | None = None
-        self._before: tuple[TrainingConfig, str] | None = None
-        self._history: list[tuple[TrainingConfig, str]] = []
+        self._before: State | None = None
+        self._history: list[State] = []
         self._tables = tables()
         super().__init__(config, **inputs)
-        self._start = (self.config, self.gpu)
-        if layout is not None:
-            self.layout = layout
+        self._start = self._state
+        if remote is not None:
+            self._asking = Asking(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
 
     def figure(self, theme: str = "light") -> Figure:
@@ -128,10 +140,14 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     def close(self) -> None:
         """Close the comm and free the figure; the traits stay readable."""
+        if self._asking is not None:
+            self._asking.drop()
         with self._lock:
             self._renderer.close()
             self._clients.clear()
             super().close()
+            if self._own_layout:
+                self.layout.close()  # a widget of its own, which ipywidgets would keep
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the live view, and the picture for viewers that can't run it."""
@@ -157,10 +173,12 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                 try:
                     yield
                 except Exception:  # an observer's: what comes after it wasn't announced
-                    told = {"gpu", *self.traits(kind="input"), *self.traits(kind="output")}
+                    told = {*OTHERS, *self.traits(kind="input"), *self.traits(kind="output")}
                     self.send_state(told)
                     raise
                 finally:
+                    if self._asking is not None:
+                        self._asking.drop()
                     self._frame_id += 1
                     self._panel = panel(self.simulation)
                     self._alt = describe(self.simulation)
@@ -222,7 +240,18 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         What is refused is sent back, so the browser never keeps a value that Python hasn't.
         """
         ours = set(self.traits(kind="output"))
-        ours |= {"error", "_panel", "_tables", "_alt", "_undo", "_reply", "_frame", "_esm", "_css"}
+        ours |= {
+            "error",
+            "_panel",
+            "_tables",
+            "_remote",
+            "_alt",
+            "_undo",
+            "_reply",
+            "_frame",
+            "_esm",
+            "_css",
+        }
         taken = {n: v for n, v in sync_data.items() if n not in ours}
         wrong = (sync_data.keys() & ours) - {"_frame"}  # the browser keeps the last picture itself
         with self._lock:
@@ -231,15 +260,19 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     for name, value in taken.items():  # all before any is set
                         if name == "gpu":
                             check_gpu(value)
+                        elif name == "architecture":
+                            self.find(value)
+                        elif name == "plan":
+                            check_plan(value)
                         elif name in FIELDS:
-                            FIELDS[name].validate(value)
+                            self.check_input(name, value)
             except ConfigError:
-                refused = {n for n in taken if n in FIELDS or n == "gpu"}
+                refused = {n for n in taken if n in FIELDS or n in OTHERS}
                 taken = {n: v for n, v in taken.items() if n not in refused}
                 wrong |= refused
             try:
                 super().set_state(taken)
-            except TraitError:
+            except (TraitError, ConfigError):  # the latter where values don't go together
                 wrong |= taken.keys() & self.keys
             if wrong:
                 self.send_state(wrong)
@@ -278,19 +311,19 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     def _undoable(self, *, keep_open: bool = False) -> Iterator[None]:
         """Note the state before a change, for undo; all drafts of a drag count as one."""
         if self._before is None:
-            self._before = (self.config, self.gpu)
+            self._before = self._state
         try:
             yield
         finally:
             if not keep_open:
-                if self._before != (self.config, self.gpu):
+                if self._before != self._state:
                     self._history = [*self._history, self._before][-MAX_UNDO:]
                     self._undo = len(self._history)
                 self._before = None
 
-    def _go_to(self, state: tuple[TrainingConfig, str]) -> None:
-        config, gpu = state
-        self.update(**config.to_dict(), gpu=gpu)
+    def _go_to(self, state: State) -> None:
+        with self._lock:
+            self._apply(state)
 
     def _on_undo(self, _message: Mapping[str, Any]) -> None:
         with self._undoable():
@@ -303,6 +336,21 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     def _on_reset(self, _message: Mapping[str, Any]) -> None:
         with self._undoable():
             self._go_to(self._start)
+
+    def _on_remote(self, _message: Mapping[str, Any]) -> None:
+        if self._asking is not None:
+            self._asking.ask(self.simulation)
+
+    def _show_remote(self, status: dict[str, str]) -> None:
+        self._remote = status
+
+    def _on_open(self, message: Mapping[str, Any]) -> None:
+        """Choose the architecture of a pasted or opened config.json."""
+        text, name = message.get("config"), message.get("name", "")
+        if not isinstance(text, str | Mapping) or not isinstance(name, str):
+            raise ConfigError("config.json", text, "must be the text of a config.json")
+        with self._undoable():
+            self.open_config(text if isinstance(text, Mapping) else _as_json(text), name)
 
     def _on_json(self, _message: Mapping[str, Any]) -> None:
         self._answer({"kind": "json", "answer": self.simulation.to_dict()})
@@ -317,7 +365,9 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         "set": widget._on_set,
         "undo": widget._on_undo,
         "reset": widget._on_reset,
+        "open": widget._on_open,
         "json": widget._on_json,
+        "remote": widget._on_remote,
     }.get(str(content.get("kind")))
     if serve is None:
         return
@@ -332,6 +382,17 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         finally:
             if widget._answering is not None:  # no picture or data carried the answer
                 widget._answer({"kind": "done"})
+
+
+def _as_json(text: str) -> Mapping[str, Any]:
+    """Parse what a browser sent: never a path to be read here."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotCovered(f"config.json is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise NotCovered("config.json must hold one JSON object")
+    return content
 
 
 def _recent(known: dict[str, Any], client: str, value: Any) -> dict[str, Any]:

@@ -1,12 +1,17 @@
 """The assignment as a web page on disk: no kernel, no network, nothing essential lost."""
 
+from __future__ import annotations
+
 import json
-import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from course.kit import Course, cells, needed, text
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -34,25 +39,20 @@ def test_every_widget_is_followed_by_a_figure(empty_course: Course) -> None:
     assert all(sources[i + 1].endswith("lab.figure()") for i in widgets)
 
 
-def test_page_from_disk_shows_it_all(page_path: Path, empty_course: Course) -> None:
-    needed("playwright")
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    requests: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        context = browser.new_context(offline=True)
-        page = context.new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(page_path.as_uri(), wait_until="load")
-        pictures = page.evaluate(
-            """() => [...document.querySelectorAll('.jp-OutputArea img')].map(image => ({
-                width: image.naturalWidth, shown: image.getBoundingClientRect().width}))"""
-        )
-        shown = page.inner_text("body")
-        page.screenshot(path=page_path.with_suffix(".png"), full_page=True)
-        browser.close()
+# The browser comes last: its event loop would disturb the kernel that runs the notebook.
+def test_page_from_disk_shows_it_all(
+    empty_course: Course, page_path: Path, browser: Browser
+) -> None:
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.goto(page_path.as_uri(), wait_until="load")
+    pictures = page.evaluate(
+        """() => [...document.querySelectorAll('.jp-OutputArea img')].map(image => ({
+            width: image.naturalWidth, shown: image.getBoundingClientRect().width}))"""
+    )
+    shown = page.inner_text("body")
+    page.screenshot(path=page_path.with_suffix(".png"), full_page=True)
+    context.close()
 
     # One picture from each widget and one from each figure cell, all decoded and visible.
     assert len(pictures) == 10

@@ -9,7 +9,7 @@ import pytest
 from course.kit import NAME, Course, Notebook, answer, cells, read, text
 from course.submissions import KILL, LIBRARY, LOOP, SWALLOW, WRONG
 
-TIMEOUT = 4
+TIMEOUT = 10  # seconds per cell: a busy machine takes a few to import matplotlib
 
 
 @pytest.fixture(scope="module")

@@ -205,8 +205,13 @@ class Notebook:
         )
 
     def card(self, title: str, index: int = 0) -> str:
-        cards = self.page.locator(".trainmem").nth(index).locator(".tm-cards > div")
-        return str(cards.filter(has_text=title).locator("b").inner_text())
+        card = (
+            self.page.locator(".trainmem")
+            .nth(index)
+            .locator(".tm-cards > div")
+            .filter(has=self.page.get_by_text(title, exact=True))
+        )
+        return str(card.locator("b").inner_text())
 
     def wait_card(self, title: str, value: str, index: int = 0) -> None:
         self.until(

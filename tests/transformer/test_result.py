@@ -232,7 +232,7 @@ def test_bad_arrays_name_the_field(bad):
 
 
 def test_uncovered_combinations_say_so():
-    with pytest.raises(ValueError, match="dropout is covered for gpt2 and framework"):
+    with pytest.raises(ValueError, match="dropout is covered for gpt2 only"):
         peak(LLAMA, Plan(dropout=True))
     with pytest.raises(ValueError, match="wrapping 'split' needs"):
         peak(architecture("GPT-2"), Plan(wrapping="split", seq_length=512))

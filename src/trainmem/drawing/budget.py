@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.collections import PolyCollection
 from numpy.typing import NDArray
 
 from trainmem.config import write_gb
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.placing import spread
-from trainmem.drawing.style import COLORS, TEXT, Theme
+from trainmem.drawing.style import COLORS, GATHERED, LOGITS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["BAR", "BudgetPanel"]
@@ -23,6 +23,36 @@ Array = NDArray[np.float64]
 
 BAR: Final = 44.0
 """Width of the bar with its margins, points; labels stand to its right."""
+
+PARTS: Final = ("optimizer", "gradients", "weights", "activations")
+"""The components from the bottom up."""
+
+
+class Part(NamedTuple):
+    """One part of the bar: its name, its colour, GB."""
+
+    name: str
+    color: str
+    gb: float
+
+
+def parts_of(simulation: Simulation) -> list[Part]:
+    """Return the parts that a simulation tells apart, from the bottom up."""
+    need, moment = simulation.components, simulation.moment
+    sizes = {name: float(getattr(need, name)) / GB for name in PARTS}
+    extra: list[Part] = []
+    if moment is not None:  # which knows what the activations' component is made of
+        groups = dict(moment.groups)
+        extra = [
+            Part("gathered", GATHERED, groups["gathered parameters"] / GB),
+            Part("logits", LOGITS, groups["logits and loss"] / GB),
+        ]
+        sizes["activations"] -= sum(part.gb for part in extra)
+    *states, activations = (
+        Part("grads" if name == "gradients" else name, COLORS[name], gb)
+        for name, gb in sizes.items()
+    )
+    return [*states, *extra[:1], activations, *extra[1:]]
 
 
 class BudgetPanel(Panel):
@@ -33,26 +63,23 @@ class BudgetPanel(Panel):
     def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
         super().__init__(ax, theme, spill)
         # Ticks as long as the bar is wide stand in for a grid: no line strikes a label.
-        ax.grid(False, which="both", axis="both")
         ax.tick_params(
             axis="y", which="major", left=True, direction="in", length=BAR, width=1,
             color=theme.grid,
         )  # fmt: skip
-        self.parts = {
-            name: self._part(facecolor=COLORS[name], edgecolor="none")
-            for name in ("optimizer", "gradients", "weights", "activations")
-        }
-        self.free = self._part(facecolor=theme.free, edgecolor="none")
+        self.parts = self._add(
+            PolyCollection(
+                [], facecolors="none", edgecolors="none", linewidths=0, linestyles="-",
+                antialiaseds=True, zorder=1,
+            )
+        )  # fmt: skip
         self.hatching = self._line(theme.background, 1.2)  # a patch's hatch obeys rcParams
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
-        self.labels = [self._label(theme.ink) for _ in range(5)]
-
-    def _part(self, **style: Any) -> Any:
-        part = Rectangle(
-            (0, 0), 1, 0, linestyle="-", linewidth=0, antialiased=True, zorder=1, **style
-        )
-        return self._add(part)
+        self.colors: list[str] = []
+        self.labels = [self._label(theme.ink) for _ in range(7)]
+        for label in self.labels:
+            label.set(ha="left", va="center")
 
     def range(self, simulation: Simulation) -> tuple[float, float]:
         """Return the ends of the x axis."""
@@ -67,19 +94,26 @@ class BudgetPanel(Panel):
         super().update(simulation, top)
         width, height = self.places.width, self.places.height
         left, right, end = 7 / width, (BAR - 7) / width, BAR / width
-        base = 0.0
-        named: list[tuple[float, str]] = []
-        free = max(0.0, self.capacity - self.need)
-        sizes = {name: float(getattr(simulation.components, name)) / GB for name in self.parts}
-        for name, size in (sizes | {"free": free}).items():
-            part = self.parts.get(name, self.free)
-            part.set_bounds(left, base, right - left, size)
-            if size > 0:
-                short = "grads" if name == "gradients" else name
-                named.append((base + size / 2, f"{short} {write_gb(size)}"))
-            base += size
+        free = Part("free", self.theme.free, max(0.0, self.capacity - self.need))
+        parts = [*parts_of(simulation), free]
+        sizes = [part.gb for part in parts]
+        borders = np.cumsum([0.0, *sizes])
+        corners = np.empty((len(sizes), 4, 2))
+        corners[:, :, 0] = left, right, right, left
+        corners[:, :2, 1] = borders[:-1, None]
+        corners[:, 2:, 1] = borders[1:, None]
+        self.parts.set_verts(corners)
+        colors = [part.color for part in parts]
+        if colors != self.colors:
+            self.colors = colors
+            self.parts.set_facecolor(colors)
+        named = [
+            (base + part.gb / 2, f"{part.name} {write_gb(part.gb)}")
+            for part, base in zip(parts, borders[:-1], strict=True)
+            if part.gb > 0
+        ]
         self.limit.set_data((0, end), (self.capacity, self.capacity))
-        x, y = hatching(BAR - 14, self.up(base - free), self.up(base))
+        x, y = hatching(BAR - 14, self.up(borders[-2]) + 1, self.up(borders[-1]) - 1)
         self.hatching.set_data((7 + x) / width, y / self.up(1))
 
         middles = np.array([gb for gb, _ in named])
@@ -88,10 +122,10 @@ class BudgetPanel(Panel):
             label.set_visible(False)
         for label, y, (_, words) in zip(self.labels, heights, named, strict=False):
             color = self.theme.fits if words.startswith("free") else self.theme.ink
-            label.set(
-                visible=True, text=words, color=color, ha="left", va="center",
-                position=((BAR + 8) / width, y / height),
-            )  # fmt: skip
+            label.set_visible(True)
+            label.set_text(words)
+            label.set_color(color)
+            label.set_position(((BAR + 8) / width, y / height))
         bent = heights / self.up(1)
         xs = np.tile((right, end, (BAR + 5) / width, math.nan), len(named))
         self.leaders.set_data(xs, np.column_stack((middles, middles, bent, bent)).ravel())

@@ -78,8 +78,8 @@ class Label(Text):
         share = {"left": 0.0, "center": 0.5, "right": 1.0}[self.get_horizontalalignment()]
         gc = renderer.new_gc()
         for i, line in enumerate(lines):
-            image, below = _line(line, size, dpi, to_rgb(self.get_color()))
-            left = round(x - share * _width(line, size, dpi))
+            image, below, width = _line(line, size, dpi, to_rgb(self.get_color()))
+            left = round(x - share * width)
             baseline = round(top - (i * LINE + BASELINE) * em)
             renderer.draw_image(gc, left - MARGIN, baseline - below, image)
         gc.restore()
@@ -92,10 +92,11 @@ def _width(line: str, size: float, dpi: float) -> float:
 @lru_cache(maxsize=64)
 def _line(
     words: str, size: float, dpi: float, color: tuple[float, float, float]
-) -> tuple[NDArray[np.uint8], int]:
-    """Return a line as RGBA pixels, and how many rows of them lie below the baseline."""
+) -> tuple[NDArray[np.uint8], int, float]:
+    """Return a line as RGBA pixels, how many rows lie below the baseline, and its width."""
     above, below = _reach(size, dpi)
-    image = np.empty((above + below, math.ceil(_width(words, size, dpi)) + 2 * MARGIN, 4), np.uint8)
+    width = _width(words, size, dpi)
+    image = np.empty((above + below, math.ceil(width) + 2 * MARGIN, 4), np.uint8)
     image[..., :3] = np.round(np.multiply(color, 255))
     image[..., 3] = 0
     x = 0.0
@@ -105,7 +106,8 @@ def _line(
         part = image[:, left : left + ink.shape[1], 3]
         np.maximum(part, ink[:, : part.shape[1]], out=part)
         x += _advance(piece, size, dpi)
-    return np.ascontiguousarray(image[::-1]), below  # `draw_image` reads the lowest row first
+    # `draw_image` reads the lowest row first.
+    return np.ascontiguousarray(image[::-1]), below, width
 
 
 @lru_cache(maxsize=512)

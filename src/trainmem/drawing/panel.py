@@ -14,6 +14,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, NullLocator
+from matplotlib.transforms import Transform
 
 from trainmem.drawing.lettering import LINE, Label, font, text_width
 from trainmem.drawing.placing import Places, Spot
@@ -47,6 +48,7 @@ class Panel:
         self.theme = theme
         self.spill = spill
         self.moving: list[Any] = []
+        self.transform: Transform = ax.transData  # of the moving artists
         ax.set_facecolor(theme.background)
         ax.set_axisbelow(True)
         ax.set_autoscale_on(False)
@@ -57,9 +59,6 @@ class Panel:
             labelbottom=True, labeltop=False, labelright=False,
         )  # fmt: skip
         ax.grid(False, which="both", axis="both")
-        ax.grid(
-            True, which="major", axis="y", color=theme.grid, linewidth=1, linestyle="-", alpha=1
-        )
         ax.set_title(
             self.title, loc="left", y=1.0, pad=8, color=theme.ink, fontproperties=font(11, "bold")
         )
@@ -127,6 +126,7 @@ class Panel:
         return self._add(
             Line2D(
                 [], [], color=color, linewidth=width, antialiased=True, zorder=zorder,
+                transform=self.transform,
                 solid_capstyle="butt", solid_joinstyle="round", dash_capstyle="butt",
                 dash_joinstyle="round", drawstyle="default", fillstyle="full", **(look | style),
             )

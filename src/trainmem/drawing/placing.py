@@ -62,7 +62,7 @@ class Places:
         self.height = height
         self.spill = spill
         self.taken: list[Box] = []
-        self.curve: tuple[Array, Array] | None = None
+        self.curve: Array | None = None  # heights at even steps from rim to rim, points
 
     def block(self, left: float, bottom: float, right: float, top: float) -> None:
         """Keep labels out of a rectangle."""
@@ -93,12 +93,18 @@ class Places:
         )
         cost += OUTSIDE * max(0.0, *beyond)
         if self.curve is not None:
-            inside = np.linspace(box.left, box.right, 5)
-            y = np.interp(inside, *self.curve)
-            # Monotone: it crosses the box unless it passes wholly above or below.
-            if y.min() < box.top and y.max() > box.bottom:
+            # Curves rise or fall throughout: one crosses a box unless both its ends are on a side.
+            low, high = sorted((self.on_curve(box.left), self.on_curve(box.right)))
+            if low < box.top and high > box.bottom:
                 cost += CROSSED
         return cost
+
+    def on_curve(self, x: float) -> float:
+        """Return the height of the curve at x points from the left rim, 0 where there is none."""
+        if self.curve is None:
+            return 0.0
+        last = len(self.curve) - 1
+        return float(self.curve[min(max(round(x / self.width * last), 0), last)])
 
 
 def spread(heights: Array, gap: float, low: float, high: float) -> Array:

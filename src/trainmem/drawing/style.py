@@ -7,11 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb
+from matplotlib.typing import ColorType
 
 __all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named"]
 
 TEXT: Final = 10.0  # points; nothing is written smaller
+
+
+STATES_SHARE, ACTIVATIONS_SHARE = 0.22, 0.28  # of their colour in an area, rest background
+GRID_SHARE: Final = 0.11  # of ink in a grid line, whatever it crosses
+
+
+def mix(low: ColorType, high: ColorType, share: float) -> tuple[float, float, float]:
+    """Return the colour that has `share` of `high` and the rest of `low`."""
+    red, green, blue = (a + (b - a) * share for a, b in zip(to_rgb(low), to_rgb(high), strict=True))
+    return red, green, blue
 
 
 @dataclass(frozen=True)
@@ -21,20 +32,34 @@ class Theme:
     background: str
     ink: str
     muted: str
-    grid: str
     capacity: str
     fits: str
     floor: str
     free: str
 
+    @property
+    def grid(self) -> ColorType:
+        """Grid lines on the background."""
+        return mix(self.background, self.ink, GRID_SHARE)
+
+    @property
+    def states(self) -> ColorType:
+        """The area of model states."""
+        return mix(self.background, COLORS["weights"], STATES_SHARE)
+
+    @property
+    def activations(self) -> ColorType:
+        """The area of activations."""
+        return mix(self.background, COLORS["activations"], ACTIVATIONS_SHARE)
+
 
 THEMES: Final[Mapping[str, Theme]] = {
     "light": Theme(
-        background="#ffffff", ink="#1f2328", muted="#5b636d", grid="#e6e8eb",
+        background="#ffffff", ink="#1f2328", muted="#5b636d",
         capacity="#c4302b", fits="#1a7f37", floor="#8f5200", free="#dfe2e6",
     ),
     "dark": Theme(
-        background="#111111", ink="#f0f3f6", muted="#9aa2ac", grid="#2a2f37",
+        background="#111111", ink="#f0f3f6", muted="#9aa2ac",
         capacity="#ff6b6b", fits="#3fb950", floor="#f0a04b", free="#3d434c",
     ),
 }  # fmt: skip
@@ -47,8 +72,10 @@ COLORS: Final[Mapping[str, str]] = {
 }
 """One colour for each component, everywhere and in both themes."""
 
-STATES_FILL: Final = to_rgba(COLORS["weights"], 0.22)
-ACTIVATIONS_FILL: Final = to_rgba(COLORS["activations"], 0.28)
+GATHERED: Final = "#8f9bb0"
+LOGITS: Final = "#b5485a"
+TRANSIENT: Final = "#f2c14e"
+"""Colours of what only the architecture-aware model tells apart."""
 
 
 def theme_named(name: str) -> Theme:

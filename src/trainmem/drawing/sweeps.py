@@ -17,10 +17,10 @@ from trainmem.drawing.lettering import text_width
 from trainmem.drawing.panel import ROW, Panel
 from trainmem.drawing.placing import Spot
 from trainmem.drawing.style import (
-    ACTIVATIONS_FILL,
-    STATES_FILL,
+    GRID_SHARE,
     TEXT,
     Theme,
+    axis_ticks,
     write_binary,
     write_count,
 )
@@ -30,20 +30,23 @@ __all__ = ["LONGEST", "GpuPanel", "SeqPanel", "longest_sequence"]
 
 Array = NDArray[np.float64]
 
-CURVE_POINTS: Final = 160
+CURVE_POINTS: Final = 128
 FAR: Final = 20.0  # heights of the panel: where curves end, as Agg refuses vast coordinates
 
 
 class SweepPanel(Panel):
     """Memory along one input on a log axis: two areas, the curve, the capacity, the request."""
 
-    lower: Any  # fill colours of the two areas
-    upper: Any
+    areas_of: tuple[str, str]  # what the lower and the upper area show: attributes of a theme
 
     def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
         super().__init__(ax, theme, spill)
         ax.set_xscale("log", base=2)
-        self.areas = self._area(self.lower), self._area(self.upper)
+        # Artists hold log2(x): matplotlib's own logarithm costs more than all else they do.
+        self.transform = ax.transLimits + ax.transAxes
+        self.areas = [self._area(getattr(theme, name)) for name in self.areas_of]
+        # The axis' own grid would be background, hidden by the areas in a frame.
+        self.grid = self._line(theme.ink, 1, zorder=1.5, alpha=GRID_SHARE)
         self.limit = self._line(theme.capacity, 1.5)
         self.total = self._line(theme.ink, 1.8, zorder=3)
         self.point = self._mark(theme.ink, "o", 8, theme.background, 1.2)
@@ -52,7 +55,7 @@ class SweepPanel(Panel):
         return self._add(
             Polygon(
                 [(1, 0)], closed=True, facecolor=color, edgecolor="none", linewidth=0,
-                linestyle="-", antialiased=True, zorder=1,
+                linestyle="-", antialiased=True, zorder=1, transform=self.transform,
             )
         )  # fmt: skip
 
@@ -91,34 +94,42 @@ class SweepPanel(Panel):
         """Draw the areas, the curve, the capacity and the request."""
         super().update(simulation, top)
         self.ends = self.range(simulation)
-        self.x = curve_points(*self.ends)
-        low, high = (np.minimum(gb, FAR * top) for gb in self._curves(simulation))
+        self.octaves, x = curve_points(*self.ends)
+        low, high = (np.minimum(gb, FAR * top) for gb in self._curves(simulation, x))
         self.low, self.high = low, high
         for area, floor, ceiling in zip(self.areas, (0 * low, low), (low, high), strict=True):
-            area.set_xy(_outline(self.x, floor, ceiling))
-        self.total.set_data(self.x, high)
-        self.limit.set_data(self.ends, (self.capacity, self.capacity))
+            area.set_xy(_outline(self.octaves, floor, ceiling))
+        self.total.set_data(self.octaves, high)
+        heights = axis_ticks(top)
+        left, right = self.octaves[0], self.octaves[-1]
+        self.grid.set_data((left, right, math.nan) * len(heights), np.repeat(heights, 3))
+        self.limit.set_data((left, right), (self.capacity, self.capacity))
         here = self.value(simulation)
-        self.point.set_data([here], [self.need])
+        self.point.set_data((math.log2(here),), (self.need,))
 
         self.here = self.along(here)
         line, y = self.up(self.capacity), self.up(self.need)
-        self.places.curve = self.along(self.x), self.up(1) * high
+        self.places.curve = self.up(1) * high
         self.places.block(0, line - 1, self.places.width, line + 1)
         self.places.block(self.here - 5, y - 5, self.here + 5, y + 5)
 
-    def _curves(self, simulation: Simulation) -> tuple[Array, Array]:
-        """Return the lower area's top and the total along `self.x`, GB.
+    def _curves(self, simulation: Simulation, x: Array) -> tuple[Array, Array]:
+        """Return the lower area's top and the total at `x`, GB.
 
         Through the sweep and the request itself, so that the point lies on the curve.
         """
-        sweep, own = self.sweep(simulation), simulation.components
-        known, first = np.unique(np.append(sweep.x, self.value(simulation)), return_index=True)
-        places, wanted = self.straight(known), self.straight(self.x)
+        sweep, own, here = self.sweep(simulation), simulation.components, self.value(simulation)
+        place = int(np.searchsorted(sweep.x, here))
 
-        def through(along: Any, here: Any) -> Array:
-            values = np.append(np.broadcast_to(along, sweep.x.shape), here)[first]
-            return np.asarray(np.interp(wanted, places, values) / GB)
+        def joined(along: Array, value: float) -> Array:
+            return np.concatenate((along[:place], (value,), along[place:]))
+
+        known, wanted = self.straight(joined(sweep.x, here)), self.straight(x)
+
+        def through(along: Any, value: float) -> Array:
+            if np.ndim(along) == 0:  # a part that the sweep doesn't change
+                return np.full(len(x), along / GB)
+            return np.asarray(np.interp(wanted, known, joined(along, value)) / GB)
 
         parts = sweep.components
         return through(self.base(parts), self.base(own)), through(parts.total, own.total)
@@ -128,10 +139,10 @@ class SweepPanel(Panel):
         """Return what the lower area shows, bytes."""
         raise NotImplementedError
 
-    def along(self, x: Any) -> Any:
+    def along(self, x: float) -> float:
         """Return the distance of x from the left rim, points."""
         low, high = self.ends
-        return np.log(x / low) * (self.places.width / math.log(high / low))
+        return math.log(x / low) * self.places.width / math.log(high / low)
 
 
 class GpuPanel(SweepPanel):
@@ -139,15 +150,13 @@ class GpuPanel(SweepPanel):
 
     title = "Memory per GPU vs GPU count"
     xlabel = "GPUs (log)"
-    lower = ACTIVATIONS_FILL
-    upper = STATES_FILL
+    areas_of = "activations", "states"
 
     def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
         super().__init__(ax, theme, spill)
         # A width of 1: rcParams["lines.scale_dashes"] then makes no difference.
         self.floor = self._line(theme.floor, 1, linestyle=(0, (4, 2)))
-        self.stem = self._line(theme.fits, 1.4)
-        self.heads = [self._mark(theme.fits, marker, 5.5, "none", 0) for marker in (6, 7)]
+        self.arrow = self._line(theme.fits, 1.4)
         self.diamond = self._mark(theme.fits, "D", 6, theme.background, 1)
         self.capacity_label = self._label(theme.capacity)
         self.fewest_label = self._label(theme.fits)
@@ -180,7 +189,8 @@ class GpuPanel(SweepPanel):
     def update(self, simulation: Simulation, top: float) -> None:
         """Draw the panel."""
         super().update(simulation, top)
-        self.floor.set_data(self.x, self.low)
+        self.floor.set_data(self.octaves, self.low)
+        self.floor_name = "activation floor" if simulation.moment is None else "transient"
         self._draw_arrow(simulation)
         self._name_capacity()
         self._mark_fewest(simulation)
@@ -191,14 +201,18 @@ class GpuPanel(SweepPanel):
         """Draw the arrow between the request and the capacity."""
         color = self.theme.fits if simulation.fits else self.theme.capacity
         low, high = sorted((self.up(self.capacity), self.up(self.need)))
-        shown = high - low > 12
+        self.arrow.set_visible(high - low > 12)
+        self.arrow.set_color(color)
         clear = 6.0 if high - low > 16 else 0.0  # stop short of the point
         low, high = (low + clear, high) if simulation.fits else (low, high - clear)
-        gb, here = self.top / self.places.height, self.value(simulation)
-        self.stem.set(color=color, visible=shown, data=((here, here), (low * gb, high * gb)))
-        for head, y in zip(self.heads, (high, low), strict=True):
-            head.set(markerfacecolor=color, visible=shown, data=([here], [y * gb]))
-        self.arrow = low, high
+        point = (self.octaves[-1] - self.octaves[0]) / self.places.width  # in octaves
+        x, gap, wide, deep = math.log2(self.value(simulation)), math.nan, 3 * point, 4.5
+        head = (x - wide, x, x + wide)
+        ends = (low + deep, low, low + deep, gap, high - deep, high, high - deep)
+        self.arrow.set_data(
+            (x, x, gap, *head, gap, *head), np.array((low, high, gap, *ends)) / self.up(1)
+        )
+        self.span = low, high
         self.places.block(self.here - 3, low, self.here + 3, high)
 
     def _name_capacity(self) -> None:
@@ -228,8 +242,8 @@ class GpuPanel(SweepPanel):
             spots += [Spot(right, y + 3 + row * ROW, "right", "bottom") for row in (1, 2)]
             self.write(self.fewest_label, f"{words} →", spots)
             return
-        total = float(np.interp(self.straight(fewest), self.straight(self.x), self.high))
-        self.diamond.set_data([fewest], [total])
+        total = float(np.interp(math.log2(fewest), self.octaves, self.high))
+        self.diamond.set_data((math.log2(fewest),), (total,))
         u, v = self.along(fewest), self.up(total)
         self.places.block(u - 4, v - 4, u + 4, v + 4)
         near = [
@@ -246,7 +260,7 @@ class GpuPanel(SweepPanel):
 
     def _name_margin(self, simulation: Simulation) -> None:
         """Say how much is free or missing, beside the arrow."""
-        low, high = self.arrow
+        low, high = self.span
         kind = "headroom" if simulation.fits else "short"
         words = f"{write_gb(abs(simulation.headroom_gb))} GB\n{kind}"
         sides = ((8.0, "left"), (-8.0, "right"))
@@ -272,10 +286,9 @@ class GpuPanel(SweepPanel):
 
     def _name_floor(self) -> None:
         gb = float(self.low[-1])
-        words = f"activation floor {write_gb(gb)} GB"
+        words = f"{self.floor_name} {write_gb(gb)} GB"
         y, right = self.up(gb), self.places.width
-        assert self.places.curve is not None  # noqa: S101  # set by update
-        over = float(np.interp(right - text_width(words, TEXT), *self.places.curve))
+        over = self.places.on_curve(right - text_width(words, TEXT))
         self.places.block(0, y - 1, right, y + 1)
         above = (y + 2, min(over, y + 2 * ROW) + 3, y + 2 + ROW, y + 2 + 2 * ROW)
         ways = ((y - 3, "top"), *((at, "bottom") for at in above))
@@ -290,8 +303,7 @@ class SeqPanel(SweepPanel):
 
     title = "… vs sequence length"
     xlabel = "tokens (log)"
-    lower = STATES_FILL
-    upper = ACTIVATIONS_FILL
+    areas_of = "states", "activations"
 
     def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
         super().__init__(ax, theme, spill)
@@ -328,13 +340,17 @@ class SeqPanel(SweepPanel):
             u, words = 0.0, "no length fits"
         elif longest >= LONGEST:
             u, words = right, "every length fits →"
+        elif simulation.moment is not None and simulation.longest_sequence_reason:
+            u, words = self.along(longest), f"ends at {write_count(longest)}"
+            inside = False  # the architecture ends there, not the memory
+            self.cross.set_visible(False)
         elif longest < low:
             u, words = 0.0, f"← OOM past {write_count(longest)}"
         elif longest > high:
             u, words = right, f"OOM past {write_count(longest)} →"
         else:
             u, words = self.along(longest), f"OOM past {write_count(longest)}"
-            self.cross.set_data([longest], [self.capacity])
+            self.cross.set_data((math.log2(longest),), (self.capacity,))
             self.places.block(u - 5, y - 5, u + 5, y + 5)
         aside = 6.0 if inside else 0.0
         spots = [
@@ -367,13 +383,18 @@ def longest_sequence(simulation: Simulation) -> float | None:
 
 
 @lru_cache(maxsize=64)
-def curve_points(low: float, high: float) -> Array:
-    """Return the x at which a curve is drawn."""
-    points = np.geomspace(low, high, CURVE_POINTS)
-    points.flags.writeable = False
-    return points
+def curve_points(low: float, high: float) -> tuple[Array, Array]:
+    """Return the log2(x), evenly spaced, at which a curve is drawn, and the x."""
+    octaves = np.linspace(math.log2(low), math.log2(high), CURVE_POINTS)
+    x = np.exp2(octaves)
+    octaves.flags.writeable = x.flags.writeable = False
+    return octaves, x
 
 
 def _outline(x: Array, low: Array, high: Array) -> Array:
     """Return the outline of the area between two curves, shape (2n, 2)."""
-    return np.column_stack((np.append(x, x[::-1]), np.append(low, high[::-1])))
+    n = len(x)
+    outline = np.empty((2 * n, 2))
+    outline[:n, 0], outline[n:, 0] = x, x[::-1]
+    outline[:n, 1], outline[n:, 1] = low, high[::-1]
+    return outline

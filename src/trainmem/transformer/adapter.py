@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.config import ConfigError, TrainingConfig
+from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.reduced import Components
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.calibration import Calibration
-from trainmem.transformer.overhead import GIB
-from trainmem.transformer.plan import OPTIONS, Plan
-from trainmem.transformer.result import Result, Timeline, peak, peaks, timeline
+from trainmem.transformer.overhead import GIB, VERDICT_SOURCE, Level, grade, levels
+from trainmem.transformer.plan import OPTIONS, Plan, gpu_multiple
+from trainmem.transformer.result import (
+    Result,
+    Timeline,
+    longest_length,
+    peak,
+    peaks,
+    reserved_bytes,
+    timeline,
+)
 from trainmem.transformer.states import optimizer_units, units_of
 
 GB = 10**9
@@ -29,8 +38,36 @@ def derived_inputs(architecture: Architecture) -> dict[str, float | int]:
     }
 
 
-def plan_of(config: TrainingConfig, plan: Plan) -> Plan:
-    """Return `plan` with what a configuration says in the ten inputs.
+#: Options of a plan that the ten inputs say: option, the input, and which values it says (none
+#: listed: all of them).
+SHARED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "num_gpus": ("num_gpus", ()),
+    "micro_batch": ("micro_batch", ()),
+    "seq_length": ("seq_length", ()),
+    "sharding": ("zero_stage", ()),
+    "precision": ("precision_bits", ("fp32",)),
+    "checkpointing": ("grad_ckpt", ("none", "full")),
+}
+
+
+def said_by(name: str, value: Any) -> str | None:
+    """Return the input that says an option's value, or None where only a plan can."""
+    field, values = SHARED.get(name, (None, ()))
+    return field if not values or value in values else None
+
+
+def options_of(plan: Plan | Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a plan the ten inputs do not say, where it differs from the defaults."""
+    options = asdict(plan) if isinstance(plan, Plan) else plan
+    return {
+        name: option
+        for name, option in options.items()
+        if said_by(name, option) is None and option != OPTIONS[name].default
+    }
+
+
+def plan_of(config: TrainingConfig, plan: Plan | Mapping[str, Any]) -> Plan:
+    """Return `plan`, or a mapping of some options, with what the ten inputs say.
 
     `zero_stage` 0 is DDP, or nothing at one GPU; `precision_bits` 16 is bf16 mixed (autocast where
     nothing is sharded) unless the plan names another 16-bit policy, 32 is fp32; `grad_ckpt` is none
@@ -46,31 +83,37 @@ def plan_of(config: TrainingConfig, plan: Plan) -> Plan:
     """
     if config.precision_bits == 8:
         raise ConfigError("precision_bits", 8, "must be 16 or 32 with an architecture")
+    options = asdict(plan) if isinstance(plan, Plan) else dict(plan)
     sharding = f"zero{config.zero_stage}"
     if config.zero_stage == 0:
-        sharding = "none" if config.num_gpus <= plan.tp * plan.pp else "ddp"
-    elif plan.framework == "megatron":
-        sharding = "zero1"  # its distributed optimizer, the only one it has
+        one = options.get("tp", 1) * options.get("pp", 1)
+        sharding = "none" if config.num_gpus <= one else "ddp"
     sharded = config.zero_stage > 0
-    precision = "fp32" if config.precision_bits == 32 else plan.precision
-    if plan.framework == "torch" and config.precision_bits == 16:
-        if precision in ("mixed", "amp", "fp32"):
-            precision = "mixed" if sharded else "amp"
-    elif config.precision_bits == 16:
+    framework, precision = options.get("framework", "torch"), options.get("precision", "mixed")
+    if framework == "megatron" and sharded:
+        sharding = "zero1"  # its distributed optimizer, the only one it has
+    if config.precision_bits == 32:
+        precision = "fp32"
+    elif framework != "torch":
         precision = "bf16_master"
-    checkpointing = "full" if plan.checkpointing == "none" else plan.checkpointing
-    return replace(
-        plan,
-        num_gpus=config.num_gpus,
-        micro_batch=config.micro_batch,
-        seq_length=config.seq_length,
-        sharding=sharding,
-        precision=precision,
-        checkpointing=checkpointing if config.grad_ckpt else "none",
-        wrapping=plan.wrapping if sharded else "layers",
-        reduce_dtype=plan.reduce_dtype if precision == "mixed" else "float32",
-        no_sync=plan.no_sync and sharding != "none",
-    )
+    elif precision == "fp32" or (precision == "mixed" and not sharded):
+        precision = "mixed" if sharded else "amp"
+    kept = options.get("checkpointing", "none")
+    options |= {
+        "num_gpus": config.num_gpus,
+        "micro_batch": config.micro_batch,
+        "seq_length": config.seq_length,
+        "sharding": sharding,
+        "precision": precision,
+        "checkpointing": ("full" if kept == "none" else kept) if config.grad_ckpt else "none",
+    }
+    if not sharded:
+        options["wrapping"] = "layers"
+    if precision != "mixed":
+        options["reduce_dtype"] = "float32"
+    if sharding == "none":
+        options["no_sync"] = False
+    return Plan(**options)
 
 
 @dataclass(frozen=True)
@@ -83,29 +126,50 @@ class TransformerModel:
         The model; the configuration's `model_params_b`, `num_layers` and `hidden_dim` follow from
         it (see :func:`derived_inputs`) and are not read.
     plan
-        Everything that the ten inputs do not say.
+        Everything that the ten inputs do not say: a plan, or a mapping of the options that differ
+        from the defaults.
     usable_gib
         What `torch.cuda` reports for the card, where it is known; else `gpu_memory_gb` counts.
+    gpu
+        Label of that card, for people.
     calibration
         A measurement (:func:`trainmem.transformer.calibrate`) whose factor `components` carries, so
         that sweeps and the fewest GPUs follow it; `peak` and `timeline` stay as predicted.
     """
 
     architecture: Architecture
-    plan: Plan = field(default_factory=Plan)
+    plan: Plan | Mapping[str, Any] = field(default_factory=dict)
     usable_gib: float | None = None
+    gpu: str = ""
     calibration: Calibration | None = None
 
     @property
     def description(self) -> str:
-        """One line that names the model, and says so if it is calibrated."""
-        line = f"architecture-aware replay of one training step: {self.architecture.name}"
+        """One line that names the model, the options that differ, and a calibration."""
+        given = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        name = self.architecture.name + (f" ({given})" if given else "")
+        line = f"architecture-aware replay of one training step: {name}"
         return f"{line}, calibrated × {self.factor:.3f}" if self.calibration else line
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What of the plan the ten inputs do not say, where it differs from the defaults."""
+        return options_of(self.plan)
+
+    def with_option(self, name: str, value: Any) -> TransformerModel:
+        """Return the model with one option of the plan changed."""
+        return replace(self, plan={**self.options, name: value})
 
     @property
     def gpu_multiple(self) -> int:
         """What numbers of GPUs are multiples of: tp · pp · cp, and what ep needs."""
-        return self.plan.gpu_multiple
+        return gpu_multiple(self.options)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Numbers of GPUs of a fine grid, all multiples of `gpu_multiple`."""
+        most = OPTIONS["num_gpus"].bounds[1] // self.gpu_multiple
+        return np.unique(COUNTS[most >= COUNTS]) * self.gpu_multiple
 
     def components(self, config: TrainingConfig, **axes: Any) -> Components:
         """Return bytes per GPU by kind at the peak, calibrated; `axes` as in :func:`peaks`.
@@ -137,6 +201,11 @@ class TransformerModel:
         weights, _, gradients = units_of(plan.framework, plan.precision)
         return weights + gradients + sum(optimizer_units(plan.precision, plan.optimizer))
 
+    def global_batch(self, config: TrainingConfig) -> int:
+        """Return the sequences of one optimizer step, over all GPUs."""
+        plan = plan_of(config, self.plan)
+        return plan.micro_batch * plan.dp * plan.accumulation
+
     def smallest_num_gpus(self, config: TrainingConfig) -> int | None:
         """Return the fewest GPUs at which `config` fits, or None where no count does.
 
@@ -150,15 +219,46 @@ class TransformerModel:
             fits: NDArray[np.bool_] = self.components(config, num_gpus=counts).total <= capacity
             return counts[fits]
 
-        step = self.gpu_multiple
-        most = OPTIONS["num_gpus"].bounds[1] // step
-        grid = step * np.unique(np.round(np.geomspace(1, most, 300)).astype(np.int64))
+        step, grid = self.gpu_multiple, self.counts
         found = fitting(grid)
         if not found.size:
             return None
         above = grid[grid < found[0]]
         gap = np.arange(above[-1] + step if above.size else step, found[0] + 1, step)
         return int(fitting(gap)[0])
+
+    def leanest_num_gpus(self, config: TrainingConfig) -> tuple[int, float]:
+        """Return the count at which one GPU holds least, of a fine grid, and the bytes there."""
+        totals = self.components(config, num_gpus=self.counts).total
+        best = int(np.argmin(totals))
+        return int(self.counts[best]), float(totals[best])
+
+    def largest_that_fits(
+        self, config: TrainingConfig, name: Literal["seq_length", "micro_batch"]
+    ) -> int | None:
+        """Return the largest value of an input at which `config` fits, or None where none does.
+
+        Ends at what the input takes, and lengths at what the architecture can. The memory may fall
+        where a chunk of the loss begins, so this is the end of the last run of fitting values that
+        a grid of ever finer steps meets: it fits, and the next value does not.
+        """
+        capacity = self.capacity_bytes(config)
+        most = int(FIELDS[name].bounds[1])
+        if name == "seq_length":
+            most = min(most, longest_length(self.architecture) or most)
+        low, high = 0, most + 1  # fits (or is none), does not (or is beyond)
+        grid = np.unique(np.round(np.geomspace(1, most, 64)).astype(np.int64))
+        while grid.size:
+            fits = self.components(config, **{name: grid}).total <= capacity
+            if fits.any():
+                last = int(np.flatnonzero(fits)[-1])
+                low, rest = int(grid[last]), grid[last + 1 :]
+                high = int(rest[0]) if rest.size else high
+            else:
+                high = int(grid[0])
+            grid = np.unique(np.linspace(low, high, 66).astype(np.int64))
+            grid = grid[(grid > low) & (grid < high)]
+        return low or None
 
     def peak(self, config: TrainingConfig) -> Result:
         """Return the peak in detail (:func:`trainmem.transformer.peak`)."""
@@ -168,11 +268,37 @@ class TransformerModel:
         """Return the step over time (:func:`trainmem.transformer.timeline`)."""
         return timeline(self.architecture, plan_of(config, self.plan))
 
+    def levels(self, config: TrainingConfig, need: float) -> tuple[Level, Level, Level]:
+        """Return allocated, reserved and card as intervals, for `need` bytes allocated."""
+        plan = plan_of(config, self.plan)
+        reserved = reserved_bytes(self.architecture, plan) * self.factor
+        return levels(need, plan, reserved)
+
+    def grade(self, config: TrainingConfig, need: float) -> str:
+        """Return `fits`, `uncertain` or `does not fit`, for `need` bytes allocated."""
+        return grade(need, self.capacity_bytes(config) / GIB)
+
     def detail(self, config: TrainingConfig) -> dict[str, Any]:
         """Return `plan` and `detail` as the answer's `to_dict()` adds them: plain types only."""
         plan, result = plan_of(config, self.plan), self.peak(config)
         extra = {"calibration": asdict(self.calibration)} if self.calibration else {}
         return {
-            "plan": {f.name: getattr(plan, f.name) for f in fields(plan)},
-            "detail": {f.name: getattr(result, f.name) for f in fields(result)} | extra,
+            "plan": asdict(plan),
+            "detail": {
+                "architecture": asdict(self.architecture),
+                "num_params": self.architecture.num_params,
+                "gpu": self.gpu or None,
+                "usable_gib": self.usable_gib,
+                **{f.name: getattr(result, f.name) for f in fields(result)},
+                "grade": self.grade(config, result.peak_bytes),
+                "grade_source": VERDICT_SOURCE,
+                "levels": [asdict(level) for level in self.levels(config, result.peak_bytes)],
+                **extra,
+            },
         }
+
+
+#: GPU counts of the grids: 1 to a million, 300 steps.
+COUNTS: NDArray[np.int64] = np.unique(
+    np.round(np.geomspace(1, OPTIONS["num_gpus"].bounds[1], 300)).astype(np.int64)
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -246,7 +246,7 @@ class Plan:
     @property
     def gpu_multiple(self) -> int:
         """What the number of GPUs must be a multiple of: tp · pp · cp, and what ep needs."""
-        return self.tp * self.pp * math.lcm(self.cp, self.ep)
+        return gpu_multiple({"tp": self.tp, "pp": self.pp, "cp": self.cp, "ep": self.ep})
 
     @property
     def dp(self) -> int:
@@ -257,6 +257,12 @@ class Plan:
     def ranks(self) -> int:
         """GPUs that share one copy of the states: those of dp and cp."""
         return self.num_gpus // (self.tp * self.pp)
+
+
+def gpu_multiple(options: Mapping[str, Any]) -> int:
+    """Return what the number of GPUs must be a multiple of under some options of a plan."""
+    tp, pp, cp, ep = (options.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
+    return int(tp * pp * math.lcm(cp, ep))
 
 
 def _conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:

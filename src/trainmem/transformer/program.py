@@ -165,7 +165,7 @@ def check_kernels(a: Architecture, plan: Plan) -> None:
         raise ValueError(f"lora_rank {plan.lora_rank} is not covered for a mixture of experts")
     if plan.dropout and a.family != "gpt2" and plan.framework != "megatron":
         raise ValueError(
-            f"dropout is covered for gpt2 and framework 'megatron' only, got family {a.family!r}"
+            f"dropout is covered for gpt2 only, or with framework 'megatron'; got {a.family!r}"
         )
     if plan.wrapping == "split" and (a.tie_embeddings or a.family == "gpt2"):
         raise ValueError("wrapping 'split' needs an embedding and a head that are not tied")

@@ -220,6 +220,18 @@ def explain(
     return f"The peak comes {moment}: {', '.join(parts)}."
 
 
+def longest_length(architecture: Architecture) -> int | None:
+    """Return the longest sequence that the model's code runs as it is described here, or None.
+
+    Only a table of positions (GPT-2) and a sliding window end it: rotary positions run past
+    `max_positions`, though the model was not trained there.
+    """
+    if architecture.family == "gpt2":
+        return architecture.max_positions
+    window = architecture.sliding_window
+    return None if window is None else window - 1
+
+
 def check_length(architecture: Architecture, seq_length: NDArray[Any]) -> None:
     """Refuse sequences that the model's code would treat differently, or not at all.
 
@@ -300,10 +312,11 @@ def peaks(
     shape = n.shape
     n, s, b = (np.ascontiguousarray(x).ravel() for x in (n, s, b))
     out = np.zeros((len(COMPONENTS), n.size))
-    kinds = np.stack(situation(architecture, plan, b=b, s=s, n=n))
-    for kind, stage in itertools.product(np.unique(kinds, axis=1).T, stages(architecture, plan)):
-        where = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
-        alone, single, chunks = bool(kind[0]), bool(kind[1]), int(kind[2])
+    which_alone, which_single, how_many = situation(architecture, plan, b=b, s=s, n=n)
+    kinds = (4 * how_many + 2 * which_single + which_alone).astype(np.int64)
+    for kind, stage in itertools.product(set(kinds.tolist()), stages(architecture, plan)):
+        where = np.flatnonzero(kinds == kind)
+        alone, single, chunks = bool(kind & 1), bool(kind & 2), kind >> 2
         structure = structure_of(
             architecture,
             plan_for(plan, alone),

@@ -1,0 +1,53 @@
+// What Python publishes and what front end and Python say to each other: types only, not shipped.
+
+export type { AnyModel as Model } from "@anywidget/types";
+
+export type Field = {
+  name: string;
+  label: string;
+  help: string;
+  group: string;
+  choices: { value: number; label: string }[];
+  values: number[];
+};
+
+export type Tables = {
+  fields: Field[];
+  presets: { name: string; values: Record<string, number | string> }[];
+  gpus: { label: string; gb: number }[];
+};
+
+export type Panel = {
+  fits: boolean;
+  headline: string;
+  banner: string;
+  footer: string;
+  python: string;
+  curl: string;
+  fixes: { field: string; value: number; label: string; gb: string }[];
+  cards: { title: string; value: string; unit: string; note: string }[];
+  table: [string, string][];
+};
+
+export type Message = {
+  kind: string;
+  id?: number;
+  n?: number;
+  key?: string;
+  draft?: boolean;
+  client?: string;
+  answers?: number;
+  answer?: unknown;
+};
+
+export type Status = "waiting" | "live" | "disconnected";
+
+/** What a view wants drawn, and which picture it shows; null while nobody sees it. */
+export type Info = { width: number; ratio: number; theme: string; frame: number; key: string };
+
+export type View = {
+  info: () => Info | null;
+  message: (content: Message, buffers: DataView[]) => void;
+  paint: () => void;
+  gone: () => boolean;
+};

@@ -1,0 +1,222 @@
+"""The sentences of the architecture-aware model: what sets the peak, and what frees memory there.
+
+Whatever a sentence recommends was tried: the model ran with that change alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from trainmem.config import FIELDS, TrainingConfig, grouped
+from trainmem.transformer import Level, Result
+from trainmem.transformer.adapter import TransformerModel
+from trainmem.transformer.result import PHASE_NAMES, longest_length
+from trainmem.verdict import STAGE_WORDS, Case, write_bytes
+
+__all__ = ["Change", "Moment", "remedies"]
+
+GROUPS: Final = {
+    "model states": ("weights", "gradients", "optimizer"),
+    "gathered parameters": ("gathered parameters",),
+    "activations": ("saved activations", "recomputation", "temporaries"),
+    "logits and loss": ("logits and loss",),
+}
+"""What can dominate, and the kinds of bytes that it is made of."""
+
+LABELS: Final = {
+    "model states": "model-state-dominated",
+    "gathered parameters": "gathered-parameter-dominated",
+    "activations": "activation-dominated",
+    "logits and loss": "loss-dominated",
+}
+
+WORTH_NAMING: Final = 0.05
+"""Part of the need that a change must free to be named."""
+
+MOST_NAMED: Final = 3
+
+
+class Change(NamedTuple):
+    """One change to a request, and what it is called in a sentence and on a button."""
+
+    field: str
+    value: Any
+    words: str
+    label: str
+
+
+def remedies(model: TransformerModel, config: TrainingConfig) -> list[Change]:
+    """Return the changes that may free memory without changing what is trained, gentlest first."""
+    options = model.options
+    found = []
+    if options.get("loss_head", "transformers") == "transformers":
+        found.append(Change("loss_head", "chunked", "a chunked loss head", "chunked loss head"))
+    if options.get("loss_head") != "fused":
+        found.append(Change("loss_head", "fused", "a fused loss head", "fused loss head"))
+    if options.get("attention") == "eager":
+        found.append(Change("attention", "flash", "flash attention", "flash attention"))
+    if not config.grad_ckpt:
+        found.append(Change("grad_ckpt", 1, "checkpointing", "checkpointing on"))
+    if config.zero_stage and options.get("wrapping") != "split":
+        words = "gathering embedding and head apart"
+        found.append(Change("wrapping", "split", words, "embedding and head apart"))
+    if options.get("optimizer") == "adamw_foreach":
+        found.append(Change("optimizer", "adamw", "the fused optimizer", "fused AdamW"))
+    if config.num_gpus > 1:
+        found += [
+            Change("zero_stage", stage, f"ZeRO-{stage}", f"ZeRO-{stage}")
+            for stage in range(config.zero_stage + 1, 4)
+        ]
+    return found
+
+
+@dataclass(frozen=True)
+class Moment(Case):
+    """All that a sentence of this model may speak of: the case, and the peak in detail.
+
+    Attributes
+    ----------
+    model : TransformerModel
+        The model, to try changes with.
+    peak : Result
+        The peak: when it comes and what is alive then.
+    grade : str
+        `fits`, `uncertain` or `does not fit`.
+    """
+
+    model: TransformerModel
+    peak: Result
+    grade: str
+
+    @classmethod
+    def of(
+        cls, model: TransformerModel, config: TrainingConfig, need: Any, min_gpus: int | None
+    ) -> Moment:
+        """Return the moment of a request that the model answered with `need`."""
+        capacity, grade = model.capacity_bytes(config), model.grade(config, need.total)
+        return cls(config, need, capacity, min_gpus, 0.0, model, model.peak(config), grade)
+
+    @cached_property
+    def levels(self) -> tuple[Level, Level, Level]:
+        """Allocated, reserved and card, as intervals with their sources."""
+        return self.model.levels(self.config, self.peak.peak_bytes)
+
+    @cached_property
+    def groups(self) -> list[tuple[str, int]]:
+        """What is alive at the peak by `GROUPS`, bytes, most first."""
+        kinds = self.peak.bytes_by_kind
+        sizes = ((name, sum(kinds.get(k, 0) for k in parts)) for name, parts in GROUPS.items())
+        return sorted(sizes, key=lambda group: -group[1])
+
+    @property
+    def dominates(self) -> str:
+        """What takes most at the peak."""
+        return self.groups[0][0]
+
+    @property
+    def when(self) -> str:
+        """The moment of the peak, to follow "in"."""
+        return PHASE_NAMES[self.peak.phase]
+
+    def largest(self) -> str:
+        """Name the two groups that take most at the peak, with their part of it."""
+        total = self.peak.peak_bytes
+        named = [
+            f"{name} {100 * size / total:.0f} %"
+            for name, size in self.groups[:2]
+            if size >= WORTH_NAMING * total
+        ]
+        return " and ".join(named)
+
+    @cached_property
+    def frees(self) -> list[tuple[Change, float]]:
+        """The changes worth naming with the bytes that each frees, by trial, most first.
+
+        Beside the remedies: twice the GPUs, half the micro batch, half the sequence.
+        """
+        config = self.config
+        tried = remedies(self.model, config)
+        if config.zero_stage and 2 * config.num_gpus <= FIELDS["num_gpus"].bounds[1]:
+            tried.append(Change("num_gpus", 2 * config.num_gpus, "twice the GPUs", ""))
+        if config.micro_batch > 1:
+            tried.append(Change("micro_batch", config.micro_batch // 2, "half the micro batch", ""))
+        elif config.seq_length > 1:
+            tried.append(Change("seq_length", config.seq_length // 2, "half the sequence", ""))
+        best: dict[str, tuple[Change, float]] = {}
+        for change in tried:
+            need = self.after(change)
+            freed = 0.0 if need is None else float(self.need.total) - need
+            # Of one field the gentlest that frees what the others do, to a twentieth.
+            if freed > max(
+                WORTH_NAMING * self.need.total, 1.05 * best.get(change.field, (0, 0))[1]
+            ):
+                best[change.field] = (change, freed)
+        return sorted(best.values(), key=lambda item: -item[1])[:MOST_NAMED]
+
+    def after(self, change: Change) -> float | None:
+        """Return the bytes needed with a change, or None where that isn't covered."""
+        model, config = self.model, self.config
+        if change.field in FIELDS:
+            config = config.replace(**{change.field: change.value})
+        else:
+            model = model.with_option(change.field, change.value)
+        try:
+            return float(model.peak(config).peak_bytes)
+        except ValueError:
+            return None
+
+    def sentence(self) -> str:
+        """Return the `verdict`: published grammar, this model's reasons."""
+        why = f"peak in {self.when}: {self.largest()}"
+        if not self.fits:
+            why += f", {write_bytes(self.need.total - self.capacity)} over capacity"
+        elif self.grade == "uncertain":
+            why += ", too close to capacity to be certain"
+        frees = self._what_frees()
+        if not self.fits and self.min_gpus is None:
+            frees += f"; no GPU count fits: {self.why_no_count_fits()}"
+        stage = STAGE_WORDS[self.config.zero_stage]
+        return f"{LABELS[self.dominates]} -- {why}; {frees}; {stage}"
+
+    def banner(self) -> str:
+        """Return the widget's sentences, to follow the headline."""
+        margin = self.capacity - self.need.total
+        if not self.fits:
+            room = f"{write_bytes(-margin)} short"
+        elif self.grade == "uncertain":
+            card = self.levels[2]
+            room = (
+                f"{write_bytes(margin)} of headroom as PyTorch allocates, but with what it "
+                f"reserves and CUDA's own the card may need {card.low_bytes / 1e9:.1f} to "
+                f"{write_bytes(card.high_bytes)}"
+            )
+        else:
+            room = f"{write_bytes(margin)} of headroom"
+        room = room[0].upper() + room[1:]
+        peak = f"The peak comes in {self.when}: {self.largest()}"
+        if not self.fits and self.min_gpus is None:
+            return f"{room}. {peak}. No number of GPUs fits: {self.why_no_count_fits()}."
+        return f"{room}. {peak}; {self._what_frees()}."
+
+    def why_no_count_fits(self) -> str:
+        """Return the reason, where `min_gpus` is None."""
+        if self.config.zero_stage == 0:
+            return "stage 0 shards nothing"
+        count, least = self.model.leanest_num_gpus(self.config)
+        return f"even over {grouped(count)} GPUs one needs {write_bytes(least)}"
+
+    def why_no_longer(self) -> str | None:
+        """Return what ends the longest sequence, where it isn't memory."""
+        most = longest_length(self.model.architecture)
+        if most is None:
+            return None
+        kind = "positions" if self.model.architecture.family == "gpt2" else "tokens of its window"
+        return f"{self.model.architecture.name} takes at most {grouped(most)} {kind}"
+
+    def _what_frees(self) -> str:
+        if not self.frees:
+            return "no single change frees much here"
+        *most, last = (f"{change.words} ({write_bytes(freed)})" for change, freed in self.frees)
+        return (f"{', '.join(most)} or {last}" if most else last) + " would free memory here"

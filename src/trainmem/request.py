@@ -1,0 +1,265 @@
+"""What is asked of the architecture-aware model: names and options, checked against each other.
+
+The ten inputs stay; an architecture takes three of them over, a plan adds what they don't say,
+and a card brings the memory that `torch.cuda` reports for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from os import PathLike
+from typing import Any, Final
+
+from trainmem.config import FIELDS, GPUS, ConfigError, Gpu, TrainingConfig, check_names, grouped
+from trainmem.transformer import ARCHITECTURES, OPTIONS, Architecture, Option, Plan
+from trainmem.transformer.adapter import (
+    SHARED,
+    TransformerModel,
+    derived_inputs,
+    options_of,
+    plan_of,
+    said_by,
+)
+from trainmem.transformer.result import longest_length
+
+__all__ = [
+    "DERIVED",
+    "PLAN_OPTIONS",
+    "NotCovered",
+    "check_derived",
+    "check_plan",
+    "check_request",
+    "clamped",
+    "derived_inputs",
+    "find_architecture",
+    "find_gpu",
+    "read_config",
+    "resolve",
+]
+
+
+def _own_choices(option: Option) -> tuple[tuple[Any, str], ...]:
+    """Return the choices that no input says, and the default."""
+    return tuple(
+        (value, label)
+        for value, label in option.choices
+        if value == option.default or said_by(option.name, value) is None
+    )
+
+
+PLAN_OPTIONS: Final[Mapping[str, Option]] = {
+    name: replace(option, choices=_own_choices(option))
+    for name, option in OPTIONS.items()
+    if len(_own_choices(option)) > 1 or name not in SHARED
+}
+"""The options of a plan that the ten inputs don't say, with the choices that they don't."""
+
+
+DERIVED: Final = ("model_params_b", "num_layers", "hidden_dim")
+"""The inputs that follow from an architecture."""
+
+
+class NotCovered(ConfigError):
+    """A request that the architecture-aware model doesn't cover, or that contradicts itself.
+
+    Parameters
+    ----------
+    reason : str
+        Which option, its value, and what is covered.
+    """
+
+    def __init__(self, reason: str) -> None:
+        ValueError.__init__(self, reason)
+        words = reason.replace(":", " ").split()
+        self.field = next((w for w in words if w in OPTIONS or w in FIELDS), "plan")
+        self.value = None
+        self.allowed = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self),)
+
+
+def find_architecture(value: Architecture | str) -> Architecture:
+    """Return an architecture, or the preset of that name, whatever its case.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name.
+    """
+    if isinstance(value, Architecture):
+        return value
+    known = {name.lower(): found for name, found in ARCHITECTURES.items()}
+    if not isinstance(value, str) or value.lower() not in known:
+        near = get_close_matches(value.lower(), known, 1) if isinstance(value, str) else []
+        hint = f" (did you mean {known[near[0]].name}?)" if near else ""
+        allowed = f"must be an Architecture or one of {', '.join(ARCHITECTURES)}{hint}"
+        raise ConfigError("architecture", value, allowed)
+    return known[value.lower()]
+
+
+def find_gpu(label: object) -> Gpu:
+    """Return the card with this label (``H100 · 80 GB``); raises `ConfigError` for another."""
+    for gpu in GPUS:
+        if gpu.label == label:
+            return gpu
+    raise ConfigError("gpu", label, "must be one of " + ", ".join(gpu.label for gpu in GPUS))
+
+
+def read_config(source: Mapping[str, Any] | str | PathLike[str], name: str = "") -> Architecture:
+    """Read a Hugging Face `config.json`: a mapping, its text, or the path of the file.
+
+    Raises
+    ------
+    ConfigError
+        Naming the field that is missing, wrong or not covered.
+    """
+    try:
+        if isinstance(source, str) and source.lstrip().startswith("{"):
+            source = json.loads(source)
+        if isinstance(source, Mapping):
+            name = name or _name_of(source)
+        return Architecture.from_config(source, name or None)
+    except (ValueError, RecursionError, OSError, TypeError) as error:
+        raise NotCovered(f"config.json: {error}") from None
+
+
+def _name_of(config: Mapping[str, Any]) -> str:
+    """Return what a config calls its model: the last part of its path, else its family."""
+    path = config.get("_name_or_path")
+    if isinstance(path, str) and path.strip("/"):
+        return path.strip("/").rpartition("/")[2][:80]
+    return f"custom {config.get('model_type', 'model')}"
+
+
+def check_plan(options: object) -> dict[str, Any]:
+    """Return the options of a plan that differ from the defaults, each checked by itself.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown option (with the nearest known one) or a bad value.
+    """
+    if not isinstance(options, Mapping):
+        raise ConfigError("plan", options, "must be a Plan, or a dict of options")
+    checked: dict[str, Any] = {}
+    for name, value in options.items():
+        field = said_by(name, value)
+        if field is not None and value != OPTIONS[name].default:
+            raise ConfigError(f"plan: {name}", value, f"{field} says it: change that input")
+        if name not in PLAN_OPTIONS:
+            near = get_close_matches(name, PLAN_OPTIONS, 1) if isinstance(name, str) else []
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            known = ", ".join(PLAN_OPTIONS)
+            raise ConfigError("unknown option", name, f"must be one of {known}{hint}")
+        option = PLAN_OPTIONS[name]
+        try:
+            checked[name] = option.check(value)
+        except ValueError as error:
+            raise NotCovered(str(error)) from None
+    return options_of(checked)
+
+
+def check_derived(architecture: Architecture, name: str, value: object) -> None:
+    """Raise `ConfigError` where an input that follows from the architecture is another."""
+    derived = derived_inputs(architecture)
+    if name in derived and FIELDS[name].validate(value) != derived[name]:
+        is_now = grouped(derived[name])
+        raise ConfigError(name, value, f"it is {is_now}, derived from {architecture.name}")
+
+
+def check_request(
+    config: TrainingConfig, architecture: Architecture, options: Mapping[str, Any]
+) -> None:
+    """Raise `ConfigError` where the combination isn't covered."""
+    most = longest_length(architecture)
+    if most is not None and config.seq_length > most:
+        allowed = f"must be at most {grouped(most)} with {architecture.name}"
+        raise ConfigError("seq_length", config.seq_length, allowed)
+    try:
+        TransformerModel(architecture, options).components(config)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise NotCovered(str(error)) from None
+
+
+def clamped(architecture: Architecture, seq_length: int) -> int:
+    """Return a sequence length, or the longest that the architecture takes."""
+    return min(seq_length, longest_length(architecture) or seq_length)
+
+
+def resolve(
+    config: TrainingConfig | None,
+    changes: Mapping[str, object],
+    architecture: Architecture | str,
+    plan: Plan | Mapping[str, Any] | None = None,
+    gpu: str | None = None,
+) -> tuple[TrainingConfig, TransformerModel]:
+    """Return the config and the model of a request, as `trainmem.simulate` documents it.
+
+    Raises
+    ------
+    ConfigError
+        For a bad name or value, an input that contradicts the architecture, the plan or the card,
+        or a combination that isn't covered.
+    """
+    check_names(changes)
+    found = find_architecture(architecture)
+    for name, value in changes.items():
+        check_derived(found, name, value)
+    card = None if gpu is None else find_gpu(gpu)
+    if card is not None:
+        changes = with_memory(changes, card)
+    if config is None:
+        length = FIELDS["seq_length"].default
+        config = TrainingConfig(seq_length=clamped(found, int(length)))
+        if isinstance(plan, Plan):
+            config = config.replace(**inputs_of(plan))
+    config = config.replace(**{**changes, **derived_inputs(found)})
+    options = _options(config, plan)
+    check_request(config, found, options)
+    usable = None if card is None else card.usable_gib
+    return config, TransformerModel(found, options, usable, gpu or "")
+
+
+def with_memory(changes: Mapping[str, object], card: Gpu) -> dict[str, object]:
+    """Return changes with the nominal memory of a card, or raise `ConfigError` for another."""
+    memory = changes.get("gpu_memory_gb", card.nominal_gb)
+    if memory != card.nominal_gb:
+        allowed = f"must be {card.nominal_gb:g} for {card.label}, or leave out the card"
+        raise ConfigError("gpu_memory_gb", memory, allowed)
+    return {**changes, "gpu_memory_gb": card.nominal_gb}
+
+
+def inputs_of(plan: Plan) -> dict[str, Any]:
+    """Return the inputs that a whole plan says."""
+    return {
+        "num_gpus": plan.num_gpus,
+        "micro_batch": plan.micro_batch,
+        "seq_length": plan.seq_length,
+        "zero_stage": int(plan.sharding[-1]) if plan.fsdp else 0,
+        "precision_bits": 32 if plan.precision == "fp32" else 16,
+        "grad_ckpt": int(plan.checkpointing != "none"),
+    }
+
+
+def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options that the inputs don't say; those that they do must agree with them."""
+    if plan is None or isinstance(plan, Plan):
+        return options_of(plan or {})
+    if not isinstance(plan, Mapping):
+        return check_plan(plan)
+    said = plan_of(config, {})
+    own: dict[str, Any] = {}
+    for name, value in plan.items():
+        field = said_by(name, value)
+        if field is None:
+            own[name] = value
+        elif value != getattr(said, name):
+            is_now = f"{field} is {getattr(config, field):g}: change that input"
+            raise ConfigError(f"plan: {name}", value, is_now)
+    return {name: value for name, value in check_plan(own).items() if value != getattr(said, name)}
