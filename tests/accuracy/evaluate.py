@@ -4,24 +4,45 @@
 
 Takes files of either schema (traced: what PyTorch allocates, exact; measured: what people saw on
 GPUs) and prints a line per case, then per group a summary of the architecture-aware and of the
-reduced-order model, and what is not covered and why. Rows marked `suspect` are left out.
+reduced-order model, the verdicts on runs that finished or ran out of memory, and what is not
+covered and why. Groups of measured rows are classes, stack · tuning · level; a row is compared at
+the level it was measured at. Rows marked `suspect` are left out.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from trainmem import simulate
-from trainmem.transformer import Architecture, Plan, levels, peak
+sys.path.insert(0, str(Path(__file__).parent))
 
-OPTIMIZERS = {"fused": "adamw", "foreach": "adamw_foreach", "forloop": "adamw_forloop"}
+from measured import measured_inputs
+
+from trainmem import simulate
+from trainmem.transformer import (
+    Architecture,
+    Plan,
+    grade,
+    levels,
+    peak,
+    reserved_bytes,
+)
+
+OPTIMIZERS = {
+    "adamw8bit": "adam8bit",
+    "fused": "adamw",
+    "foreach": "adamw_foreach",
+    "forloop": "adamw_forloop",
+}
 LOSSES = {"full": "transformers", "chunked": "chunked", "liger": "fused"}
 GIB = 2**30
+
+#: Experts of traced Mixtral rows, which do not say.
+MIXTRAL = {"num_experts": 8, "experts_per_token": 2}
 
 
 @dataclass(frozen=True)
@@ -37,6 +58,8 @@ class Case:
     reduced_bytes: float | None = None
     reason: str = ""
     inside: bool | None = None  # whether a measured value lies in the predicted interval
+    outcome: str = ""  # of a measured run: measured, fits, OOM
+    grade: str = ""  # what is predicted for the card it ran on
 
     @property
     def error(self) -> float:
@@ -54,8 +77,6 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         Where the row is outside what is covered.
     """
     model, case = row["model"], row["case"]
-    if case.get("lora_rank"):
-        raise ValueError(f"lora_rank {case['lora_rank']} is not covered")
     heads = model["num_heads"]
     arch = Architecture(
         name=row["name"],
@@ -69,6 +90,7 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         vocab_size=model["vocab_size"],
         tie_embeddings=model["tie_embeddings"],
         max_positions=max(case["seq"], 1024),
+        **(MIXTRAL if model["family"] == "mixtral" else {}),
     )
     plan = Plan(
         num_gpus=case["world"],
@@ -86,51 +108,9 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         keep_gradients=case["keep_grads"],
         wrapping=case["wrap"],
         reduce_dtype=case["reduce"] if case["precision"] == "mixed" else "float32",
-        dropout=case["dropout"] > 0,
-    )
-    return arch, plan
-
-
-FAMILIES = {"Qwen-": "qwen2", "Qwen2": "qwen2", "Llama": "llama", "Mistral": "mistral"}
-
-
-def measured_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
-    """The model and plan of a measured row (transformers, data parallel, full training)."""
-    norm = row["norm"]
-    if (norm["stack"], norm["mesh"], norm["tuning"]) != ("transformers", "dp", "full"):
-        raise ValueError(f"stack {norm['stack']}, mesh {norm['mesh']}, tuning {norm['tuning']}")
-    if norm["moe"]:
-        raise ValueError("mixture of experts")
-    family = next((f for start, f in FAMILIES.items() if row["model"].startswith(start)), None)
-    if family is None:
-        raise ValueError(f"model {row['model']} is of no covered family")
-    arch = Architecture(
-        name=row["model"],
-        family=family,
-        num_layers=row["layers"],
-        hidden_dim=row["hidden"],
-        num_heads=row["heads"],
-        num_kv_heads=row["kv_heads"],
-        head_dim=row["head_dim"],
-        ffn_dim=row["ffn"],
-        vocab_size=row["vocab"],
-        tie_embeddings=row["tied"],
-        source=row["source"],
-    )
-    stage = row.get("zero_stage", 0)
-    world = row.get("n_gpus", 1)
-    sharding = f"zero{stage}" if stage else "ddp" if world > 1 else "none"
-    pure = row.get("param_dtype") == "bf16"
-    plan = Plan(
-        num_gpus=world,
-        micro_batch=row["micro_batch"],
-        seq_length=row["seq_len"],
-        sharding=sharding,
-        precision="bf16" if pure else "mixed" if stage else "amp",
-        optimizer="adamw_foreach",  # what the Hugging Face Trainer ran until 2025
-        attention="eager" if row.get("attention") == "eager" else "flash",
-        checkpointing=norm["ckpt"],
-        accumulation=row.get("grad_accum", 1),
+        dropout=case.get("dropout", 0) > 0,
+        lora_rank=case.get("lora_rank", 0),
+        lora_targets="all",  # of the layers, as the tracer adapts them
     )
     return arch, plan
 
@@ -153,60 +133,77 @@ def reduced_bytes(arch: Architecture, plan: Plan) -> float:
     return float(result.components.total)
 
 
+#: The level of counting that a measured row's `level` is compared at.
+LEVELS = {"active": "allocated", "unknown": "reserved"}
+
+
 def evaluate(path: Path) -> list[Case]:
     """Run the models on every row of a file."""
-    cases = []
-    for row in json.loads(path.read_text()):
-        if row.get("suspect") or row.get("norm", {}).get("suspect") or "error" in row:
-            continue
-        traced = "case" in row
-        if not traced and row.get("outcome") != "measured":
-            continue
-        group = path.stem if traced else f"{path.stem} {row['norm']['level']}"
-        true = row["peak_bytes"] if traced else row["value_gib"] * GIB
-        base = {
-            "name": row["name"] if traced else row["id"],
-            "group": group,
-            "true_bytes": true,
-            "true_phase": row.get("peak_phase", ""),
-        }
-        try:
-            arch, plan = traced_inputs(row) if traced else measured_inputs(row)
-            result = peak(arch, plan)
-        except ValueError as error:
-            cases.append(Case(**base, reason=str(error)))
-            continue
-        inside = None
-        if not traced:
-            level = next(
-                (x for x in levels(result.peak_bytes, plan) if group.endswith(x.name)), None
-            )
-            inside = level is not None and level.low_bytes <= true <= level.high_bytes
-        cases.append(
-            Case(
-                **base,
-                predicted_bytes=result.peak_bytes,
-                predicted_phase=result.phase,
-                reduced_bytes=reduced_bytes(arch, plan),
-                inside=inside,
-            )
-        )
-    return cases
+    rows = [row for row in json.loads(path.read_text()) if "error" not in row]
+    rows = [row for row in rows if not (row.get("suspect") or row.get("norm", {}).get("suspect"))]
+    return [traced_case(row, path.stem) if "case" in row else measured_case(row) for row in rows]
+
+
+def traced_case(row: dict[str, Any], group: str) -> Case:
+    """Compare a traced row."""
+    base = Case(row["name"], group, row["peak_bytes"], true_phase=row.get("peak_phase", ""))
+    try:
+        arch, plan = traced_inputs(row)
+        result = peak(arch, plan)
+    except ValueError as error:
+        return replace(base, reason=str(error))
+    return replace(
+        base,
+        predicted_bytes=result.peak_bytes,
+        predicted_phase=result.phase,
+        reduced_bytes=reduced_bytes(arch, plan),
+    )
+
+
+def measured_case(row: dict[str, Any]) -> Case:
+    """Compare a measured row at the level it was measured at, and grade it for its card."""
+    norm = row["norm"]
+    base = Case(
+        row["id"],
+        f"{norm['stack']} · {norm['tuning']} · {norm['level']}",
+        (row.get("value_gib") or 0) * GIB,
+        outcome=row["outcome"],
+    )
+    try:
+        arch, plan = measured_inputs(row)
+        result = peak(arch, plan)
+    except ValueError as error:
+        return replace(base, reason=str(error))
+    name = LEVELS.get(norm["level"], norm["level"])
+    three = levels(result.peak_bytes, plan, reserved_bytes(arch, plan))
+    level = next(level for level in three if level.name == name)
+    card = row.get("capacity_gib") or row.get("gpu_mem_gib")
+    return replace(
+        base,
+        predicted_bytes=level.expected_bytes,
+        predicted_phase=result.phase,
+        reduced_bytes=None if plan.lora_rank else reduced_bytes(arch, plan),
+        inside=level.low_bytes <= base.true_bytes <= level.high_bytes if base.true_bytes else None,
+        grade=grade(result.peak_bytes, card) if card else "",
+    )
 
 
 def summary(name: str, cases: list[Case], reduced: bool = False) -> str:
     """The line of a group."""
-    covered = [c for c in cases if c.predicted_bytes is not None]
+    counted = sum(c.predicted_bytes is not None for c in cases)
+    covered = [c for c in cases if c.predicted_bytes is not None and c.true_bytes]
     if reduced:
         pairs = [(c.reduced_bytes, c.true_bytes) for c in covered if c.reduced_bytes is not None]
     else:
         pairs = [(c.predicted_bytes, c.true_bytes) for c in covered]
     if not pairs:
-        return f"{name}: covered 0 of {len(cases)}"
+        return f"{name}: covered {counted} of {len(cases)}"
     errors = sorted(100 * abs(predicted / true - 1) for predicted, true in pairs)
+    signed = median(100 * (predicted / true - 1) for predicted, true in pairs)
     line = (
-        f"{name}: covered {len(pairs)} of {len(cases)}, median {median(errors):.4f} %, "
-        f"90th {errors[int(0.9 * (len(errors) - 1))]:.4f} %, worst {errors[-1]:.4f} %"
+        f"{name}: covered {counted} of {len(cases)}, signed {signed:+.4f} %, "
+        f"median {median(errors):.4f} %, 90th {errors[int(0.9 * (len(errors) - 1))]:.4f} %, "
+        f"worst {errors[-1]:.4f} %"
     )
     phased = [c for c in covered if c.true_phase]
     if phased and not reduced:
@@ -218,26 +215,51 @@ def summary(name: str, cases: list[Case], reduced: bool = False) -> str:
     return line
 
 
+def wrong_verdicts(cases: list[Case]) -> list[Case]:
+    """Runs that ran out of memory and are called `fits`, or finished and `does not fit`."""
+    return [
+        c
+        for c in cases
+        if (c.outcome == "OOM" and c.grade == "fits")
+        or (c.outcome not in ("", "OOM") and c.grade == "does not fit")
+    ]
+
+
+def report(path: Path) -> None:
+    """Print the report of one file."""
+    cases = evaluate(path)
+    for c in cases:
+        if c.predicted_bytes is not None and c.true_bytes:
+            print(
+                f"{c.name:58s} {c.predicted_bytes / GIB:10.4f} {c.true_bytes / GIB:10.4f} GiB "
+                f"{100 * c.error:+9.4f} %  {c.predicted_phase} {c.true_phase}"
+                + ("" if c.inside is None else " inside" if c.inside else " OUTSIDE")
+            )
+        elif c.predicted_bytes is not None:
+            print(f"{c.name:58s} {c.outcome}: {c.grade}")
+    for group in dict.fromkeys(c.group for c in cases):
+        rows = [c for c in cases if c.group == group]
+        print(summary(group, rows))
+        print(summary(f"{group} (reduced-order model)", rows, reduced=True))
+    graded = [c for c in cases if c.grade]
+    if graded:
+        for outcome in dict.fromkeys(c.outcome for c in graded):
+            grades = [c.grade for c in graded if c.outcome == outcome]
+            counts = ", ".join(f"{g} {grades.count(g)}" for g in dict.fromkeys(grades))
+            print(f"verdicts on runs that ended as {outcome!r}: {counts}")
+        print("wrong verdicts:", [c.name for c in wrong_verdicts(cases)] or "none")
+    reasons: dict[str, int] = {}
+    for c in cases:
+        if c.reason:
+            reasons[c.reason] = reasons.get(c.reason, 0) + 1
+    for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
+        print(f"  not covered: {count} × {reason}")
+
+
 def main(paths: list[str]) -> None:
-    """Print the report."""
+    """Print the report of every file."""
     for path in map(Path, paths):
-        cases = evaluate(path)
-        for c in cases:
-            if c.predicted_bytes is not None:
-                print(
-                    f"{c.name:58s} {c.predicted_bytes / GIB:10.4f} {c.true_bytes / GIB:10.4f} GiB "
-                    f"{100 * c.error:+9.4f} %  {c.predicted_phase} {c.true_phase}"
-                )
-        for group in dict.fromkeys(c.group for c in cases):
-            rows = [c for c in cases if c.group == group]
-            print(summary(group, rows))
-            print(summary(f"{group} (reduced-order model)", rows, reduced=True))
-        reasons: dict[str, int] = {}
-        for c in cases:
-            if c.reason:
-                reasons[c.reason] = reasons.get(c.reason, 0) + 1
-        for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
-            print(f"  not covered: {count} × {reason}")
+        report(path)
 
 
 if __name__ == "__main__":

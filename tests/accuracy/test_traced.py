@@ -24,6 +24,18 @@ ROWS = [
     if row["model"]["family"] != "mixtral"
 ]
 
+MIXTRAL = {
+    row["name"]: row
+    for path in FILES
+    for row in json.loads(path.read_text())
+    if row["model"]["family"] == "mixtral"
+}
+
+ADAPTERS = [
+    pytest.param(row, id=row["name"])
+    for row in json.loads((HERE / "data" / "adapters.json").read_text())
+]
+
 # The tracer's kinds, by ours. It cannot tell what a forward tensor is for, so those come together.
 KINDS = {
     "param": "weights",
@@ -69,22 +81,93 @@ def test_composition(row):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_figures_of_a_file(path):
-    cases = [c for c in evaluate.evaluate(path) if c.predicted_bytes is not None]
+    cases = [c for c in evaluate.evaluate(path) if c.name not in MIXTRAL]
     errors = sorted(abs(c.error) for c in cases)
     assert median(errors) <= 1e-6
     assert errors[-1] <= 2e-5
     assert all(c.predicted_phase == c.true_phase for c in cases)
 
 
-def test_uncovered_rows_say_why():
-    cases = evaluate.evaluate(HERE / "data" / "traced.json")
-    reasons = [c.reason for c in cases if c.predicted_bytes is None]
-    assert len(reasons) == 2
-    assert all("mixtral" in reason for reason in reasons)
+def test_every_traced_row_is_covered():
+    for path in FILES:
+        assert all(c.predicted_bytes for c in evaluate.evaluate(path))
 
 
-def test_measured_rows_inside_their_interval():
-    cases = evaluate.evaluate(HERE / "data" / "measured.json")
-    covered = [c for c in cases if c.predicted_bytes is not None]
-    assert {c.name for c in covered} >= {"swift-7b-full-s512", "swift-1.8b-full-s512"}
-    assert sum(c.inside for c in covered) >= len(covered) / 2
+@pytest.mark.parametrize("row", MIXTRAL.values(), ids=MIXTRAL)
+def test_experts_are_close(row):
+    """Forward pass and loss to the byte; the backward pass of the experts is simplified."""
+    result = peak(*evaluate.traced_inputs(row))
+    assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=2e-3)
+    assert result.phase == row["peak_phase"]
+    assert result.states_bytes == pytest.approx(row["states_bytes"], rel=1e-5)
+    for phase in ("fwd", "loss"):
+        assert result.phase_bytes[phase] == pytest.approx(row["moments_bytes"][phase], rel=1e-6)
+
+
+@pytest.mark.parametrize("row", ADAPTERS)
+def test_adapters_and_quantised_optimizers(row):
+    inputs = evaluate.traced_inputs(row)
+    if row["model"]["family"] == "gpt2" and row["case"].get("loss") == "chunked":
+        with pytest.raises(ValueError, match="lora_rank above 0 is not covered for gpt2 with"):
+            peak(*inputs)
+        return
+    result = peak(*inputs)
+    assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=2e-4)
+    assert result.phase == row["peak_phase"]
+    assert result.states_bytes == pytest.approx(row["states_bytes"], rel=3e-4)
+    assert result.phase_bytes["fwd"] == pytest.approx(row["moments_bytes"]["fwd"], rel=3e-4)
+
+
+MEASURED = evaluate.evaluate(HERE / "data" / "measured.json")
+
+#: Largest median, 90th percentile and worst error allowed for a class, in percent.
+TARGETS = {
+    "megatron · full · allocated": (0.5, 2, 4),
+    "torchtitan · full · reserved": (5, 15, 25),
+    "torchtune · full · active": (5, 10, 10),
+    "litgpt · lora · allocated": (3, 8, 12),
+    "litgpt · qlora · allocated": (6, 15, 25),
+    "transformers · full · reserved": (5, 10, 40),
+    "transformers · lora · reserved": (15, 30, 40),
+    "transformers · qlora · reserved": (15, 30, 50),
+}
+
+
+@pytest.mark.parametrize("group", TARGETS)
+def test_figures_of_a_measured_class(group):
+    rows = [c for c in MEASURED if c.group == group and c.predicted_bytes and c.true_bytes]
+    errors = sorted(100 * abs(c.error) for c in rows)
+    assert len(errors) >= 4
+    figures = (median(errors), errors[int(0.9 * (len(errors) - 1))], errors[-1])
+    assert all(x <= y for x, y in zip(figures, TARGETS[group], strict=True)), figures
+
+
+def test_deepspeed_but_for_one_row_that_contradicts_the_others():
+    errors = [c.error for c in MEASURED if c.group == "deepspeed · full · allocated"]
+    assert median(abs(e) for e in errors) <= 0.05
+
+
+def test_measured_rows_lie_inside_their_intervals():
+    inside = [c.inside for c in MEASURED if c.inside is not None]
+    assert sum(inside) >= 0.85 * len(inside)
+
+
+def test_no_verdict_on_a_published_run_is_wrong():
+    assert evaluate.wrong_verdicts(MEASURED) == []
+    assert {c.grade for c in MEASURED if c.outcome == "OOM"} >= {"does not fit", "uncertain"}
+
+
+#: What nobody can model yet, as issue and tables say.
+UNKNOWN = ("2-D", "eager float8", "FP4", "varying lengths")
+
+
+def test_coverage_of_measured_rows():
+    known = [c for c in MEASURED if not c.reason.startswith(UNKNOWN) and "experts" not in c.reason]
+    for tuning, share in (("full", 0.9), ("lora", 0.8)):
+        rows = [c for c in known if tuning in c.group.split(" · ")[1]]
+        covered = [c for c in rows if not c.reason]
+        assert len(covered) >= share * len(rows), [(c.name, c.reason) for c in rows if c.reason]
+
+
+def test_uncovered_measured_rows_say_why():
+    assert all(c.reason for c in MEASURED if c.predicted_bytes is None)

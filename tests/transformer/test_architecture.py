@@ -29,6 +29,8 @@ PARAMETERS = {
     "Qwen2.5-72B": 72_706_203_648,
     "Qwen3-8B": 8_190_735_360,
     "Qwen3-32B": 32_762_123_264,
+    "Mixtral-8x7B": 46_702_792_704,
+    "Qwen3-30B-A3B": 30_532_122_624,
 }
 
 LLAMA = {
@@ -85,6 +87,48 @@ def test_config_of_gpt2_and_qwen():
     assert extra == 32 * (4096 + 2 * 1024)  # biases of q, k and v
 
 
+def test_config_of_experts():
+    mixtral = Architecture.from_config(
+        {
+            **LLAMA,
+            "model_type": "mixtral",
+            "vocab_size": 32000,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        }
+    )
+    assert mixtral.num_params == PARAMETERS["Mixtral-8x7B"]
+    qwen = Architecture.from_config(
+        {
+            **LLAMA,
+            "model_type": "qwen3_moe",
+            "hidden_size": 2048,
+            "num_hidden_layers": 48,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "moe_intermediate_size": 768,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "vocab_size": 151936,
+        }
+    )
+    assert qwen.num_params == PARAMETERS["Qwen3-30B-A3B"]
+    assert (qwen.experts, qwen.experts_per_token) == (True, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_experts": 0}, "num_experts must be an integer from 1"),
+        ({"experts_per_token": 9}, "experts_per_token must be at most num_experts = 8, got 9"),
+        ({"family": "llama"}, "num_experts must be an integer from 0 to 0 for family 'llama'"),
+    ],
+)
+def test_experts_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(ARCHITECTURES["Mixtral-8x7B"], **change)
+
+
 def test_sliding_window_is_read_where_it_is_used():
     mistral = {**LLAMA, "model_type": "mistral", "sliding_window": 4096}
     assert Architecture.from_config(mistral).sliding_window == 4096
@@ -95,7 +139,7 @@ def test_sliding_window_is_read_where_it_is_used():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mixtral"}, "model_type 'mixtral' is not covered"),
+        ({"model_type": "bert"}, "model_type 'bert' is not covered"),
         ({"model_type": None}, "model_type is missing"),
         ({"model_type": ["llama"]}, "model_type .* is not covered"),
         ({"hidden_size": None}, "hidden_size is missing"),

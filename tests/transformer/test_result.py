@@ -29,6 +29,21 @@ LLAMA = architecture("Llama-3-8B")
 SMALL = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+#: Options of a step that transformers itself runs, and its loss heads.
+TRACED = (
+    "sharding",
+    "precision",
+    "optimizer",
+    "attention",
+    "no_sync",
+    "keep_gradients",
+    "wrapping",
+    "reduce_dtype",
+    "dropout",
+)
+HEADS = ("transformers", "chunked", "fused", "held", "compiled", "pieces", "parallel", "in_place")
+
+
 @st.composite
 def models(draw):
     family = draw(st.sampled_from(["llama", "mistral", "qwen2", "qwen3", "gpt2"]))
@@ -56,7 +71,12 @@ def cases(draw):
     """A model and a plan that go together: choices that would conflict are mended."""
     model = draw(models())
     choices = {name: [v for v, _ in x.choices] for name, x in OPTIONS.items() if x.choices}
-    o = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+    o = {name: draw(st.sampled_from(values)) for name, values in choices.items() if name in TRACED}
+    for name, values in {
+        "checkpointing": ("none", "full", "every_2nd"),
+        "loss_head": HEADS,
+    }.items():
+        o[name] = draw(st.sampled_from(values))
     o["num_gpus"] = draw(st.sampled_from([1, 2, 3, 8, 48, 1000]))
     o["micro_batch"] = draw(st.integers(1, 5))
     o["seq_length"] = draw(st.integers(1, 4000))

@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.reduced import Components
 from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.calibration import Calibration
 from trainmem.transformer.overhead import GIB, VERDICT_SOURCE, Level, grade, levels
-from trainmem.transformer.plan import OPTIONS, Plan
+from trainmem.transformer.plan import OPTIONS, Plan, gpu_multiple
 from trainmem.transformer.result import (
     Result,
     Timeline,
     longest_length,
     peak,
     peaks,
+    reserved_bytes,
     timeline,
 )
-from trainmem.transformer.states import UNITS, optimizer_units
+from trainmem.transformer.states import optimizer_units, units_of
 
 GB = 10**9
 
@@ -69,7 +71,7 @@ def plan_of(config: TrainingConfig, plan: Plan | Mapping[str, Any]) -> Plan:
 
     `zero_stage` 0 is DDP, or nothing at one GPU; `precision_bits` 16 is bf16 mixed (autocast where
     nothing is sharded) unless the plan names another 16-bit policy, 32 is fp32; `grad_ckpt` is none
-    or full, unless the plan names another mode. What of the plan cannot be under these is reset,
+    or what the plan says, full by default. What of the plan cannot be under these is reset,
     quietly: groups apart need FSDP, and so on.
 
     Raises
@@ -84,11 +86,16 @@ def plan_of(config: TrainingConfig, plan: Plan | Mapping[str, Any]) -> Plan:
     options = asdict(plan) if isinstance(plan, Plan) else dict(plan)
     sharding = f"zero{config.zero_stage}"
     if config.zero_stage == 0:
-        sharding = "none" if config.num_gpus == 1 else "ddp"
+        one = options.get("tp", 1) * options.get("pp", 1)
+        sharding = "none" if config.num_gpus <= one else "ddp"
     sharded = config.zero_stage > 0
-    precision = options.get("precision", "mixed")
+    framework, precision = options.get("framework", "torch"), options.get("precision", "mixed")
+    if framework == "megatron" and sharded:
+        sharding = "zero1"  # its distributed optimizer, the only one it has
     if config.precision_bits == 32:
         precision = "fp32"
+    elif framework != "torch":
+        precision = "bf16_master"
     elif precision == "fp32" or (precision == "mixed" and not sharded):
         precision = "mixed" if sharded else "amp"
     kept = options.get("checkpointing", "none")
@@ -125,19 +132,24 @@ class TransformerModel:
         What `torch.cuda` reports for the card, where it is known; else `gpu_memory_gb` counts.
     gpu
         Label of that card, for people.
+    calibration
+        A measurement (:func:`trainmem.transformer.calibrate`) whose factor `components` carries, so
+        that sweeps and the fewest GPUs follow it; `peak` and `timeline` stay as predicted.
     """
 
     architecture: Architecture
     plan: Plan | Mapping[str, Any] = field(default_factory=dict)
     usable_gib: float | None = None
     gpu: str = ""
+    calibration: Calibration | None = None
 
     @property
     def description(self) -> str:
-        """One line that names the model, and the options that differ from the defaults."""
+        """One line that names the model, the options that differ, and a calibration."""
         given = ", ".join(f"{name}={value}" for name, value in self.options.items())
         name = self.architecture.name + (f" ({given})" if given else "")
-        return f"architecture-aware replay of one training step: {name}"
+        line = f"architecture-aware replay of one training step: {name}"
+        return f"{line}, calibrated × {self.factor:.3f}" if self.calibration else line
 
     @property
     def options(self) -> dict[str, Any]:
@@ -148,11 +160,34 @@ class TransformerModel:
         """Return the model with one option of the plan changed."""
         return replace(self, plan={**self.options, name: value})
 
+    @property
+    def gpu_multiple(self) -> int:
+        """What numbers of GPUs are multiples of: tp · pp · cp, and what ep needs."""
+        return gpu_multiple(self.options)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Numbers of GPUs of a fine grid, all multiples of `gpu_multiple`."""
+        most = OPTIONS["num_gpus"].bounds[1] // self.gpu_multiple
+        return np.unique(COUNTS[most >= COUNTS]) * self.gpu_multiple
+
     def components(self, config: TrainingConfig, **axes: Any) -> Components:
-        """Return bytes per GPU by kind at the peak; `axes` as in :func:`peaks`."""
+        """Return bytes per GPU by kind at the peak, calibrated; `axes` as in :func:`peaks`.
+
+        Numbers of GPUs between two multiples of `gpu_multiple` stand for the next one: the layout
+        stays, and data parallelism is what is left.
+        """
+        if axes.get("num_gpus") is not None:
+            counts = np.asarray(axes["num_gpus"], dtype=np.float64)
+            axes["num_gpus"] = np.ceil(counts / self.gpu_multiple) * self.gpu_multiple
         parts = peaks(self.architecture, plan_of(config, self.plan), **axes)
         values = (value if value.ndim else value.item() for value in parts.values())
-        return Components(*values)
+        return Components(*(value * self.factor for value in values))
+
+    @property
+    def factor(self) -> float:
+        """What predictions are multiplied by: 1, or as measured."""
+        return self.calibration.factor if self.calibration else 1.0
 
     def capacity_bytes(self, config: TrainingConfig) -> float:
         """Return the bytes that one GPU offers."""
@@ -163,13 +198,13 @@ class TransformerModel:
     def bytes_per_param(self, config: TrainingConfig) -> float:
         """Return the bytes of unsharded weights, gradients and optimizer states per parameter."""
         plan = plan_of(config, self.plan)
-        weights, _, gradients = UNITS[plan.precision]
+        weights, _, gradients = units_of(plan.framework, plan.precision)
         return weights + gradients + sum(optimizer_units(plan.precision, plan.optimizer))
 
     def global_batch(self, config: TrainingConfig) -> int:
         """Return the sequences of one optimizer step, over all GPUs."""
         plan = plan_of(config, self.plan)
-        return plan.micro_batch * plan.num_gpus * plan.accumulation
+        return plan.micro_batch * plan.dp * plan.accumulation
 
     def smallest_num_gpus(self, config: TrainingConfig) -> int | None:
         """Return the fewest GPUs at which `config` fits, or None where no count does.
@@ -184,19 +219,19 @@ class TransformerModel:
             fits: NDArray[np.bool_] = self.components(config, num_gpus=counts).total <= capacity
             return counts[fits]
 
-        grid = COUNTS
+        step, grid = self.gpu_multiple, self.counts
         found = fitting(grid)
         if not found.size:
             return None
         above = grid[grid < found[0]]
-        gap = np.arange(above[-1] + 1 if above.size else 1, found[0] + 1)
+        gap = np.arange(above[-1] + step if above.size else step, found[0] + 1, step)
         return int(fitting(gap)[0])
 
     def leanest_num_gpus(self, config: TrainingConfig) -> tuple[int, float]:
         """Return the count at which one GPU holds least, of a fine grid, and the bytes there."""
-        totals = self.components(config, num_gpus=COUNTS).total
+        totals = self.components(config, num_gpus=self.counts).total
         best = int(np.argmin(totals))
-        return int(COUNTS[best]), float(totals[best])
+        return int(self.counts[best]), float(totals[best])
 
     def largest_that_fits(
         self, config: TrainingConfig, name: Literal["seq_length", "micro_batch"]
@@ -235,7 +270,9 @@ class TransformerModel:
 
     def levels(self, config: TrainingConfig, need: float) -> tuple[Level, Level, Level]:
         """Return allocated, reserved and card as intervals, for `need` bytes allocated."""
-        return levels(need, plan_of(config, self.plan))
+        plan = plan_of(config, self.plan)
+        reserved = reserved_bytes(self.architecture, plan) * self.factor
+        return levels(need, plan, reserved)
 
     def grade(self, config: TrainingConfig, need: float) -> str:
         """Return `fits`, `uncertain` or `does not fit`, for `need` bytes allocated."""
@@ -244,6 +281,7 @@ class TransformerModel:
     def detail(self, config: TrainingConfig) -> dict[str, Any]:
         """Return `plan` and `detail` as the answer's `to_dict()` adds them: plain types only."""
         plan, result = plan_of(config, self.plan), self.peak(config)
+        extra = {"calibration": asdict(self.calibration)} if self.calibration else {}
         return {
             "plan": asdict(plan),
             "detail": {
@@ -254,7 +292,8 @@ class TransformerModel:
                 **{f.name: getattr(result, f.name) for f in fields(result)},
                 "grade": self.grade(config, result.peak_bytes),
                 "grade_source": VERDICT_SOURCE,
-                "levels": [asdict(level) for level in levels(result.peak_bytes, plan)],
+                "levels": [asdict(level) for level in self.levels(config, result.peak_bytes)],
+                **extra,
             },
         }
 

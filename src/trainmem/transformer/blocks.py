@@ -106,9 +106,43 @@ def attention(s: Structure) -> Table:
     )
 
 
+#: SwiGLU, from the normalised `z` to `m`.
+GATED: Table = (
+    R("g", "linear", "z", "gate", "bsf"),
+    R("sg", "silu", "g"),
+    R("u", "linear", "z", "up", "bsf"),
+    R("gu", "multiply", "sg u"),
+    R("m", "linear", "gu", "down", "bsh"),
+)
+
+
+def experts() -> Table:
+    """Router and grouped products of Mixtral and Qwen3-MoE, "t" tokens in all for the experts.
+
+    `modeling_mixtral.py` with grouped products: tokens are copied once per expert, put in the order
+    of the experts, and back.
+    """
+    return (
+        R("rl", "linear", "z", "router", "bsn"),
+        R("rf", "float", "rl"),
+        R("rp", "softmax", "rf"),
+        R("pr", "chosen", "rp", dims="t"),
+        R("sel", "routed", "z", dims="th"),
+        R("tz", "routed", "sel", dims="th"),
+        R("g", "linear", "tz", "gate", "tf"),
+        R("u", "linear", "tz", "up", "tf"),
+        R("sg", "silu", "g"),
+        R("gu", "multiply", "sg u"),
+        R("tm", "linear", "gu", "down", "th"),
+        R("tw", "weighted", "tm pr"),
+        R("tb", "routed", "tw", dims="th"),
+        R("m", "routed", "tb", dims="bsh"),
+    )
+
+
 def llama_layer(s: Structure) -> Table:
     """One layer of Llama, Mistral, Qwen2 or Qwen3; `x` in, `OUT` out."""
-    qk_norm = s.family == "qwen3"
+    qk_norm = s.qk_norm
     turned = "same" if s.one_kv else "heads"  # one head needs no copy to turn back
     rows: list[R] = [*rms_norm("X", "y", "norm1")]
     if qk_norm:
@@ -142,11 +176,7 @@ def llama_layer(s: Structure) -> Table:
         R("", "end", "y"),
         R("x1", "add", "X o"),
         *rms_norm("x1", "z", "norm2"),
-        R("g", "linear", "z", "gate", "bsf"),
-        R("sg", "silu", "g"),
-        R("u", "linear", "z", "up", "bsf"),
-        R("gu", "multiply", "sg u"),
-        R("m", "linear", "gu", "down", "bsh"),
+        *(experts() if s.experts else GATED),
         R("", "end", "z"),
         R("OUT", "add", "x1 m"),
         R("", "end", "x1 at" if s.kernel == "eager" else "x1"),
@@ -255,6 +285,22 @@ def cross_entropy(s: Structure) -> Table:
         R("lp", "log_softmax", "lf"),
         R("LOSS", "nll_loss", "lp labels"),
         R("", "end", "lf pad"),
+    )
+
+
+def held_logits() -> Table:
+    """fp32 logits that the model returns (transformers before 4.45)."""
+    return (R("OUTPUT", "float", "LOGITS"),)
+
+
+def held_cross_entropy(s: Structure) -> Table:
+    """Cross entropy of a shifted copy of them."""
+    return (
+        R("sh", "relayout", "OUTPUT"),
+        *labels(s, "labels"),
+        R("lp", "log_softmax", "sh"),
+        R("LOSS", "nll_loss", "lp labels"),
+        R("", "end", "sh pad"),
     )
 
 

@@ -112,7 +112,8 @@ def fused_forward(micro: Micro) -> None:
     unit = ledger.weight_unit
     head.run(blocks.labels(ledger.s, "LABELS"))
     hidden = tape.alloc("bsh", unit, SAVED)
-    weight = tape.alloc("Vh", unit, GRADIENTS)
+    trained = ledger.s.trains("head.weight")
+    weight = tape.alloc("Vh", unit, GRADIENTS) if trained else None
     losses = tape.alloc("bs", 4, TEMPORARY)
     if not ledger.precision.autocast:
         tape.drop(head.new("lV", unit))
@@ -136,4 +137,5 @@ def fused_forward(micro: Micro) -> None:
 def fused_backward(micro: Micro) -> None:
     """Hand out the gradients made in forward."""
     micro.hidden.grad, weight = micro.made
-    micro.collect("head.weight", weight)
+    if weight is not None:
+        micro.collect("head.weight", weight)
