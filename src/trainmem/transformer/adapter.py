@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from trainmem.config import ConfigError, TrainingConfig
 from trainmem.reduced import Components
 from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.calibration import Calibration
 from trainmem.transformer.overhead import GIB
 from trainmem.transformer.plan import OPTIONS, Plan
 from trainmem.transformer.result import Result, Timeline, peak, peaks, timeline
-from trainmem.transformer.states import UNITS, optimizer_units
+from trainmem.transformer.states import optimizer_units, units_of
 
 GB = 10**9
 
@@ -32,8 +33,8 @@ def plan_of(config: TrainingConfig, plan: Plan) -> Plan:
     """Return `plan` with what a configuration says in the ten inputs.
 
     `zero_stage` 0 is DDP, or nothing at one GPU; `precision_bits` 16 is bf16 mixed (autocast where
-    nothing is sharded) unless the plan names another 16-bit policy, 32 is fp32; `grad_ckpt` is full
-    or none. What of the plan cannot be under these is reset, quietly: groups apart need FSDP, and
+    nothing is sharded) unless the plan names another 16-bit policy, 32 is fp32; `grad_ckpt` is none
+    or what the plan says, full by default. What of the plan cannot be under these is reset, quietly: groups apart need FSDP, and
     so on.
 
     Raises
@@ -47,11 +48,17 @@ def plan_of(config: TrainingConfig, plan: Plan) -> Plan:
         raise ConfigError("precision_bits", 8, "must be 16 or 32 with an architecture")
     sharding = f"zero{config.zero_stage}"
     if config.zero_stage == 0:
-        sharding = "none" if config.num_gpus == 1 else "ddp"
+        sharding = "none" if config.num_gpus <= plan.tp * plan.pp else "ddp"
+    elif plan.framework == "megatron":
+        sharding = "zero1"  # its distributed optimizer, the only one it has
     sharded = config.zero_stage > 0
     precision = "fp32" if config.precision_bits == 32 else plan.precision
-    if config.precision_bits == 16 and precision in ("mixed", "amp", "fp32"):
-        precision = "mixed" if sharded else "amp"
+    if plan.framework == "torch" and config.precision_bits == 16:
+        if precision in ("mixed", "amp", "fp32"):
+            precision = "mixed" if sharded else "amp"
+    elif config.precision_bits == 16:
+        precision = "bf16_master"
+    checkpointing = "full" if plan.checkpointing == "none" else plan.checkpointing
     return replace(
         plan,
         num_gpus=config.num_gpus,
@@ -59,7 +66,7 @@ def plan_of(config: TrainingConfig, plan: Plan) -> Plan:
         seq_length=config.seq_length,
         sharding=sharding,
         precision=precision,
-        checkpointing="full" if config.grad_ckpt else "none",
+        checkpointing=checkpointing if config.grad_ckpt else "none",
         wrapping=plan.wrapping if sharded else "layers",
         reduce_dtype=plan.reduce_dtype if precision == "mixed" else "float32",
         no_sync=plan.no_sync and sharding != "none",
@@ -79,22 +86,44 @@ class TransformerModel:
         Everything that the ten inputs do not say.
     usable_gib
         What `torch.cuda` reports for the card, where it is known; else `gpu_memory_gb` counts.
+    calibration
+        A measurement (:func:`trainmem.transformer.calibrate`) whose factor `components` carries, so
+        that sweeps and the fewest GPUs follow it; `peak` and `timeline` stay as predicted.
     """
 
     architecture: Architecture
     plan: Plan = field(default_factory=Plan)
     usable_gib: float | None = None
+    calibration: Calibration | None = None
 
     @property
     def description(self) -> str:
-        """One line that names the model."""
-        return f"architecture-aware replay of one training step: {self.architecture.name}"
+        """One line that names the model, and says so if it is calibrated."""
+        line = f"architecture-aware replay of one training step: {self.architecture.name}"
+        return f"{line}, calibrated × {self.factor:.3f}" if self.calibration else line
+
+    @property
+    def gpu_multiple(self) -> int:
+        """What numbers of GPUs are multiples of: tp · pp · cp, and what ep needs."""
+        return self.plan.gpu_multiple
 
     def components(self, config: TrainingConfig, **axes: Any) -> Components:
-        """Return bytes per GPU by kind at the peak; `axes` as in :func:`peaks`."""
+        """Return bytes per GPU by kind at the peak, calibrated; `axes` as in :func:`peaks`.
+
+        Numbers of GPUs between two multiples of `gpu_multiple` stand for the next one: the layout
+        stays, and data parallelism is what is left.
+        """
+        if axes.get("num_gpus") is not None:
+            counts = np.asarray(axes["num_gpus"], dtype=np.float64)
+            axes["num_gpus"] = np.ceil(counts / self.gpu_multiple) * self.gpu_multiple
         parts = peaks(self.architecture, plan_of(config, self.plan), **axes)
         values = (value if value.ndim else value.item() for value in parts.values())
-        return Components(*values)
+        return Components(*(value * self.factor for value in values))
+
+    @property
+    def factor(self) -> float:
+        """What predictions are multiplied by: 1, or as measured."""
+        return self.calibration.factor if self.calibration else 1.0
 
     def capacity_bytes(self, config: TrainingConfig) -> float:
         """Return the bytes that one GPU offers."""
@@ -105,7 +134,7 @@ class TransformerModel:
     def bytes_per_param(self, config: TrainingConfig) -> float:
         """Return the bytes of unsharded weights, gradients and optimizer states per parameter."""
         plan = plan_of(config, self.plan)
-        weights, _, gradients = UNITS[plan.precision]
+        weights, _, gradients = units_of(plan.framework, plan.precision)
         return weights + gradients + sum(optimizer_units(plan.precision, plan.optimizer))
 
     def smallest_num_gpus(self, config: TrainingConfig) -> int | None:
@@ -121,13 +150,14 @@ class TransformerModel:
             fits: NDArray[np.bool_] = self.components(config, num_gpus=counts).total <= capacity
             return counts[fits]
 
-        most = OPTIONS["num_gpus"].bounds[1]
-        grid = np.unique(np.round(np.geomspace(1, most, 300)).astype(np.int64))
+        step = self.gpu_multiple
+        most = OPTIONS["num_gpus"].bounds[1] // step
+        grid = step * np.unique(np.round(np.geomspace(1, most, 300)).astype(np.int64))
         found = fitting(grid)
         if not found.size:
             return None
         above = grid[grid < found[0]]
-        gap = np.arange(above[-1] + 1 if above.size else 1, found[0] + 1)
+        gap = np.arange(above[-1] + step if above.size else step, found[0] + 1, step)
         return int(fitting(gap)[0])
 
     def peak(self, config: TrainingConfig) -> Result:
@@ -144,4 +174,4 @@ class TransformerModel:
         return {
             "plan": {f.name: getattr(plan, f.name) for f in fields(plan)},
             "detail": {f.name: getattr(result, f.name) for f in fields(result)},
-        }
+        } | ({"calibration": asdict(self.calibration)} if self.calibration else {})

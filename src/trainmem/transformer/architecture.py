@@ -26,9 +26,19 @@ DIMENSIONS = {
     "f": "FFN size",
     "V": "vocabulary size",
     "p": "learned positions",
+    "n": "experts",
+    "e": "experts on one GPU",
 }
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
+#: Dense families, then mixtures of experts. `gpt` is Megatron's GPT (layer norms, no gate), `neox`
+#: has attention and MLP side by side (Phi, StableLM-alpha, Pythia), `bert` is an encoder with a
+#: classification head.
+DENSE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "gpt", "neox", "bert")
+EXPERTS = ("mixtral", "qwen3_moe")
+FAMILIES = DENSE + EXPERTS
+
+#: Families whose tables are traced: the code of transformers, to the byte.
+TRACED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 
 #: A config.json larger than this is not one (real ones are a few kB).
 MAX_CONFIG_BYTES = 1_000_000
@@ -36,14 +46,14 @@ MAX_CONFIG_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A dense decoder-only transformer as Hugging Face transformers builds it.
+    """The geometry of a transformer, as Hugging Face transformers names it.
 
     Attributes
     ----------
     name
         What to call it.
     family
-        `llama`, `mistral`, `qwen2`, `qwen3` or `gpt2`: which code runs, hence which tensors exist.
+        One of `FAMILIES`: which code runs, hence which tensors exist.
     num_layers, hidden_dim, num_heads, num_kv_heads, head_dim, ffn_dim, vocab_size
         The usual sizes, in elements.
     tie_embeddings
@@ -54,6 +64,8 @@ class Architecture:
         Attention window in tokens, or None for full attention.
     source
         Where the numbers come from.
+    num_experts, experts_per_token
+        Of a mixture of experts, whose `ffn_dim` is one expert's; 0 in a dense model.
 
     Raises
     ------
@@ -74,6 +86,8 @@ class Architecture:
     max_positions: int = 131072
     sliding_window: int | None = None
     source: str = "given by hand"
+    num_experts: int = 0
+    experts_per_token: int = 0
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -82,6 +96,19 @@ class Architecture:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
                 raise ValueError(f"{field} must be an integer from 1 to {limit}, got {value!r}")
+        for field in ("num_experts", "experts_per_token"):
+            value, low = getattr(self, field), 1 if self.experts else 0
+            limit = _LIMITS["num_heads"] if self.experts else 0
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= limit:
+                raise ValueError(
+                    f"{field} must be an integer from {low} to {limit} for family "
+                    f"{self.family!r}, got {value!r}"
+                )
+        if self.experts_per_token > self.num_experts:
+            raise ValueError(
+                f"experts_per_token must be at most num_experts = {self.num_experts}, "
+                f"got {self.experts_per_token}"
+            )
         if not isinstance(self.tie_embeddings, bool):
             raise ValueError(f"tie_embeddings must be True or False, got {self.tie_embeddings!r}")
         if self.num_heads % self.num_kv_heads:
@@ -94,6 +121,16 @@ class Architecture:
             raise ValueError(
                 "gpt2 needs num_kv_heads = num_heads and num_heads × head_dim = hidden_dim"
             )
+
+    @property
+    def experts(self) -> bool:
+        """Whether the MLP is a mixture of experts."""
+        return self.family in EXPERTS
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP has a gate (SwiGLU, GeGLU)."""
+        return self.family not in ("gpt2", "gpt", "neox", "bert")
 
     @property
     def dims(self) -> dict[str, int]:
@@ -110,13 +147,17 @@ class Architecture:
             "f": self.ffn_dim,
             "V": self.vocab_size,
             "p": self.max_positions,
+            "n": self.num_experts,
+            "e": self.num_experts,
         }
 
     @property
     def layer_parameters(self) -> dict[str, Parameter]:
         """Parameter tensors of one layer, in the model's order."""
-        if self.family == "gpt2":
+        if self.family in ("gpt2", "bert"):
             return _GPT2_LAYER
+        if self.family in ("gpt", "neox"):
+            return _GPT_LAYER
         bias = {"q.bias": ("q", ""), "k.bias": ("k", ""), "v.bias": ("k", "")}
         norms = {"q_norm": ("d", ""), "k_norm": ("d", "")}
         table = {
@@ -125,10 +166,8 @@ class Architecture:
             "v.weight": ("k", "h"),
             **(bias if self.family == "qwen2" else {}),
             "o.weight": ("h", "q"),
-            **(norms if self.family == "qwen3" else {}),
-            "gate.weight": ("f", "h"),
-            "up.weight": ("f", "h"),
-            "down.weight": ("h", "f"),
+            **(norms if self.family in ("qwen3", "qwen3_moe") else {}),
+            **(_EXPERTS if self.experts else _GATED),
             "norm1": ("h", ""),
             "norm2": ("h", ""),
         }
@@ -141,6 +180,11 @@ class Architecture:
         if self.family == "gpt2":
             norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
             return {"embed": ("V", "h"), "position": ("p", "h"), **norm, **head}
+        if self.family == "bert":  # and token types, pooler: within the position table
+            return {"embed": ("V", "h"), "position": ("p", "h"), "pooler": ("h", "h")}
+        if self.family in ("gpt", "neox"):
+            norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
+            return {"embed": ("V", "h"), **norm, **head}
         return {"embed": ("V", "h"), "norm": ("h", ""), **head}
 
     @property
@@ -198,6 +242,9 @@ class Architecture:
         return _from_mapping(content, name or path.parent.name or path.stem, str(path))
 
 
+#: Families whose `config.json` is read.
+_READ = TRACED + EXPERTS
+
 _LIMITS = {
     "num_layers": 10_000,
     "hidden_dim": 2**20,
@@ -207,6 +254,33 @@ _LIMITS = {
     "ffn_dim": 2**24,
     "vocab_size": 2**24,
     "max_positions": 2**28,
+}
+
+_GATED: dict[str, Parameter] = {
+    "gate.weight": ("f", "h"),
+    "up.weight": ("f", "h"),
+    "down.weight": ("h", "f"),
+}
+
+#: Experts are one tensor each of gate, up and down (transformers 5, torchtitan, Megatron).
+_EXPERTS: dict[str, Parameter] = {
+    "router.weight": ("n", "h"),
+    "gate.weight": ("e", "fh"),
+    "up.weight": ("e", "fh"),
+    "down.weight": ("e", "hf"),
+}
+
+_GPT_LAYER: dict[str, Parameter] = {
+    "norm1.weight": ("h", ""),
+    "norm1.bias": ("h", ""),
+    "q.weight": ("q", "h"),
+    "k.weight": ("k", "h"),
+    "v.weight": ("k", "h"),
+    "o.weight": ("h", "q"),
+    "norm2.weight": ("h", ""),
+    "norm2.bias": ("h", ""),
+    "up.weight": ("f", "h"),
+    "down.weight": ("h", "f"),
 }
 
 _GPT2_LAYER: dict[str, Parameter] = {
@@ -227,11 +301,11 @@ _GPT2_LAYER: dict[str, Parameter] = {
 
 def _from_mapping(config: Mapping[str, Any], name: str, source: str) -> Architecture:
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if family not in _READ:
         raise ValueError(
-            f"model_type {family!r} is not covered (covered: {', '.join(FAMILIES)})"
+            f"model_type {family!r} is not covered (covered: {', '.join(_READ)})"
             if family is not None
-            else f"model_type is missing (covered: {', '.join(FAMILIES)})"
+            else f"model_type is missing (covered: {', '.join(_READ)})"
         )
 
     def integer(*keys: str, default: int | None = None) -> int:
@@ -286,13 +360,23 @@ def _from_mapping(config: Mapping[str, Any], name: str, source: str) -> Architec
     heads = integer("num_attention_heads")
     kv_heads = integer("num_key_value_heads", default=8 if family == "mistral" else heads)
     window = config.get("sliding_window")
-    if family in ("qwen2", "qwen3"):
+    if family in ("qwen2", "qwen3", "qwen3_moe"):
         window = window if flag("use_sliding_window", False) else None
     if family == "llama":
         window = None
     if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
         raise ValueError(f"sliding_window must be an integer or null, got {window!r}")
     head_dim = integer("head_dim", default=128 if family == "qwen3" else hidden // max(heads, 1))
+    experts: dict[str, int] = {}
+    if family == "mixtral":
+        experts["num_experts"] = integer("num_local_experts", default=8)
+        experts["experts_per_token"] = integer("num_experts_per_tok", default=2)
+    elif family == "qwen3_moe":
+        expect("decoder_sparse_step", 1)
+        expect("mlp_only_layers", [], None)
+        experts["num_experts"] = integer("num_experts", default=128)
+        experts["experts_per_token"] = integer("num_experts_per_tok", default=8)
+    ffn = integer("moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size")
     return Architecture(
         name=name,
         family=family,
@@ -301,12 +385,13 @@ def _from_mapping(config: Mapping[str, Any], name: str, source: str) -> Architec
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn_dim=integer("intermediate_size"),
+        ffn_dim=ffn,
         vocab_size=integer("vocab_size"),
         tie_embeddings=flag("tie_word_embeddings", False),
         max_positions=integer("max_position_embeddings", default=131072),
         sliding_window=window,
         source=source,
+        **experts,
     )
 
 
@@ -323,6 +408,7 @@ def _preset(
     *,
     tied: bool = False,
     head_dim: int | None = None,
+    experts: tuple[int, int] = (0, 0),
 ) -> Architecture:
     layers, hidden, heads, kv_heads, ffn, vocab = sizes
     return Architecture(
@@ -338,6 +424,8 @@ def _preset(
         tie_embeddings=tied,
         max_positions=positions,
         source=_hub(path),
+        num_experts=experts[0],
+        experts_per_token=experts[1],
     )
 
 
@@ -385,6 +473,10 @@ ARCHITECTURES: dict[str, Architecture] = {
                 "Qwen/Qwen3-8B", head_dim=128),
         _preset("Qwen3-32B", "qwen3", (64, 5120, 64, 8, 25600, 151936), 40960,
                 "Qwen/Qwen3-32B", head_dim=128),
+        _preset("Mixtral-8x7B", "mixtral", (32, 4096, 32, 8, 14336, 32000), 32768,
+                "mistralai/Mixtral-8x7B-v0.1", experts=(8, 2)),
+        _preset("Qwen3-30B-A3B", "qwen3_moe", (48, 2048, 32, 4, 768, 151936), 40960,
+                "Qwen/Qwen3-30B-A3B", head_dim=128, experts=(128, 8)),
     )
 }  # fmt: skip
 

@@ -258,6 +258,22 @@ def cross_entropy(s: Structure) -> Table:
     )
 
 
+def held_logits() -> Table:
+    """fp32 logits that the model returns (transformers before 4.45)."""
+    return (R("OUTPUT", "float", "LOGITS"),)
+
+
+def held_cross_entropy(s: Structure) -> Table:
+    """Cross entropy of a shifted copy of them."""
+    return (
+        R("sh", "relayout", "OUTPUT"),
+        *labels(s, "labels"),
+        R("lp", "log_softmax", "sh"),
+        R("LOSS", "nll_loss", "lp labels"),
+        R("", "end", "sh pad"),
+    )
+
+
 def chunk(letter: str) -> Table:
     """Head and cross entropy of one chunk of tokens, `letter` of them."""
     return (

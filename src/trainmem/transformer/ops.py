@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainmem.transformer.fused import FUSED
 from trainmem.transformer.replay import TEMPORARY, Grads, Graph, Row, Storage, Value
 
 
@@ -167,13 +168,25 @@ def _product(graph: Graph, row: Row, weight_first: bool) -> None:
     def dw() -> tuple[Value, Storage, str, int]:
         return (w, graph.tape.alloc(w.dims, w.unit, TEMPORARY), w.dims, w.unit)
 
+    # A frozen weight has no gradient and needs no input for it (LoRA). A quantised one is
+    # unpacked for its product, in both directions.
+    packed = graph.quantized and not w.needs and row.weight != "head"
+
     def backward(g: Storage) -> Grads:
+        if not w.needs:
+            unpacked = graph.new(w.dims, w.unit) if packed else None
+            grads = [dx()]
+            if unpacked:
+                graph.tape.drop(unpacked)
+            return grads
         grads = [dw(), dx()] if weight_first and bias is None else [dx(), dw()]
         if bias is not None:
             grads.append((bias, graph.share(g), out.dims, out.unit))
         return grads
 
-    graph.node((out,), backward, w.storage, x.storage, at=at)
+    if packed:
+        graph.tape.drop(graph.tape.alloc(w.dims, w.unit, TEMPORARY))
+    graph.node((out,), backward, w.storage, *((x.storage,) if w.needs else ()), at=at)
     graph.bind(row.out, out)
     for value in (w, x, bias):
         if value is not None:
@@ -189,7 +202,7 @@ def layer_norm(graph: Graph, row: Row) -> None:
     mu, rstd = graph.new("bs", 4), graph.new("bs", 4)
 
     def backward(g: Storage) -> Grads:
-        return [(v, graph.new(v.dims, v.unit), v.dims, v.unit) for v in (x, w, b)]
+        return [(v, graph.new(v.dims, v.unit), v.dims, v.unit) for v in (x, w, b) if v.needs]
 
     graph.node((out,), backward, x.storage, mu, rstd)
     graph.tape.drop(mu)
@@ -340,7 +353,8 @@ def embedding(graph: Graph, row: Row) -> None:
     def backward(g: Storage) -> Grads:
         return [(w, graph.tape.alloc(w.dims, w.unit, TEMPORARY), w.dims, w.unit)]
 
-    graph.node((out,), backward, *(graph.env[name].storage for name in row.ins.split()))
+    if w.needs:
+        graph.node((out,), backward, *(graph.env[name].storage for name in row.ins.split()))
     graph.bind(row.out, out)
 
 
@@ -386,6 +400,7 @@ def nll_loss(graph: Graph, row: Row) -> None:
 
 
 OPS: dict[str, Callable[[Graph, Row], None]] = {
+    **FUSED,
     "add": add,
     "add_constant": passing,
     "batched": batched,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -64,7 +66,8 @@ _ON_OFF = ((False, "no"), (True, "yes"))
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
-        Option("num_gpus", 8, "GPUs", "Data-parallel ranks; sharding divides the states by them.",
+        Option("num_gpus", 8, "GPUs",
+               "All GPUs; those left by tensor, pipeline and context parallelism are data-parallel.",
                FSDP, bounds=(1, 1_000_000)),
         Option("micro_batch", 1, "Micro batch", "Sequences per GPU in one forward pass.",
                HF, bounds=(1, 65_536)),
@@ -101,13 +104,21 @@ OPTIONS: dict[str, Option] = {
                "(recomputed in backward), or fused with the head, gradients made in forward.",
                f"{HF}, loss_utils.py; Liger-Kernel, fused_linear_cross_entropy.py",
                (("transformers", "full fp32 logits"), ("chunked", "a chunk of tokens at a time"),
-                ("fused", "fused linear cross entropy"))),
+                ("fused", "fused linear cross entropy"),
+                ("held", "full fp32 logits, returned to the caller (transformers before 4.45)"),
+                ("compiled", "compiled cross entropy on bf16 logits"),
+                ("pieces", "cross entropy of the logits in pieces (torchtune, litgpt)"),
+                ("parallel", "fp32 logits turned into their gradient in place (Megatron)"),
+                ("in_place", "fused cross entropy in place (Megatron)"))),
         Option("loss_chunk", 1024, "Loss chunk", "Tokens in one chunk of the chunked loss head.",
                "torchtune, linear_cross_entropy.py", bounds=(1, 2**20)),
         Option("checkpointing", "full", "Activation checkpointing",
-               "Keep only each layer's input and recompute the layer in backward.",
-               "torch.utils.checkpoint, non-reentrant",
-               (("none", "none"), ("full", "every layer"))),
+               "Keep only each layer's input and recompute the layer in backward; or keep the outputs "
+               "of every second matrix product and of attention (Megatron: of all but attention).",
+               "torch.utils.checkpoint, non-reentrant; torchtitan, activation_checkpoint.py; "
+               "Megatron-Core, recompute_granularity",
+               (("none", "none"), ("selective", "selected operations"), ("full", "every layer"),
+                ("every_2nd", "every second layer"))),
         Option("accumulation", 1, "Gradient accumulation", "Micro batches per optimizer step.",
                TORCH, bounds=(1, 65_536)),
         Option("no_sync", False, "Accumulate without reducing",
@@ -122,8 +133,51 @@ OPTIONS: dict[str, Option] = {
         Option("reduce_dtype", "float32", "Gradient reduction type",
                "Type in which FSDP2 mixed precision reduces gradients.",
                FSDP, (("float32", "fp32"), ("bfloat16", "bf16"))),
-        Option("dropout", False, "Dropout", "Dropout above zero (GPT-2 only): masks are kept.",
+        Option("dropout", False, "Dropout", "Dropout above zero (GPT-2, Megatron): masks are kept.",
                HF, _ON_OFF),
+        Option("framework", "torch", "Framework", "Who keeps and shards the states.",
+               "Megatron-Core, distrib_optimizer.py; DeepSpeed, runtime/zero",
+               (("torch", "PyTorch (DDP, FSDP2)"), ("megatron", "Megatron-Core"),
+                ("deepspeed", "DeepSpeed ZeRO"))),
+        Option("kernels", "transformers", "Kernels",
+               "Whose layers run: which tensors exist, and which are saved for the backward pass.",
+               "the stacks' sources and published measurements; see `trainmem.transformer.stacks`",
+               (("transformers", "transformers"), ("liger", "transformers with Liger kernels"),
+                ("compiled", "torch.compile"), ("torchtitan", "torchtitan, eager"),
+                ("transformer_engine", "Transformer Engine"), ("litgpt", "litgpt"),
+                ("llm.c", "llm.c"))),
+        Option("tp", 1, "Tensor parallel", "GPUs that share each layer's products.",
+               "arXiv 1909.08053", bounds=(1, 1024)),
+        Option("sequence_parallel", True, "Sequence parallel",
+               "Whether tensor parallelism divides norms and residuals too.",
+               "arXiv 2205.05198", _ON_OFF),
+        Option("pp", 1, "Pipeline parallel", "Stages, each with its share of the layers.",
+               "arXiv 2104.04473", bounds=(1, 1024)),
+        Option("vpp", 1, "Chunks per stage",
+               "Model chunks on each pipeline stage: 1 is 1F1B, more is interleaved.",
+               "arXiv 2104.04473", bounds=(1, 1024)),
+        Option("cp", 1, "Context parallel", "GPUs that share each sequence.",
+               "Megatron-Core, context_parallel; torchtitan", bounds=(1, 4096)),
+        Option("ep", 1, "Expert parallel", "GPUs that share the experts.",
+               "Megatron-Core, moe", bounds=(1, 4096)),
+        Option("expert_load", 100, "Expert load",
+               "Tokens that the fullest GPU's experts get, in percent of balanced routing.",
+               "balanced routing is 100", bounds=(100, 100_000)),
+        Option("lora_rank", 0, "LoRA rank", "Rank of the adapters; 0 trains all weights.",
+               "arXiv 2106.09685; peft", bounds=(0, 65_536)),
+        Option("lora_targets", "qv", "LoRA targets", "Which products have an adapter.",
+               "peft; litgpt",
+               (("qv", "queries and values"), ("attention", "queries, keys, values, output"),
+                ("all", "every product of a layer"), ("all_head", "every product and the head"))),
+        Option("quantization", "none", "Frozen base",
+               "How the frozen weights of layers are stored under LoRA (QLoRA).",
+               "bitsandbytes: blocks of 64 with an fp32 scale; arXiv 2305.14314",
+               (("none", "as they are"), ("nf4", "4 bits"), ("nf4_double", "4 bits, scales too"),
+                ("int8", "8 bits"))),
+        Option("offload", "none", "CPU offload", "What is kept in CPU memory.",
+               "DeepSpeed, offload_optimizer and offload_param; FSDP2 CPUOffloadPolicy",
+               (("none", "nothing"), ("optimizer", "optimizer states"),
+                ("all", "optimizer states, gradients and weights"))),
     )
 }  # fmt: skip
 
@@ -155,6 +209,19 @@ class Plan:
     wrapping: str = OPTIONS["wrapping"].default
     reduce_dtype: str = OPTIONS["reduce_dtype"].default
     dropout: bool = OPTIONS["dropout"].default
+    framework: str = OPTIONS["framework"].default
+    kernels: str = OPTIONS["kernels"].default
+    tp: int = OPTIONS["tp"].default
+    sequence_parallel: bool = OPTIONS["sequence_parallel"].default
+    pp: int = OPTIONS["pp"].default
+    vpp: int = OPTIONS["vpp"].default
+    cp: int = OPTIONS["cp"].default
+    ep: int = OPTIONS["ep"].default
+    expert_load: int = OPTIONS["expert_load"].default
+    lora_rank: int = OPTIONS["lora_rank"].default
+    lora_targets: str = OPTIONS["lora_targets"].default
+    quantization: str = OPTIONS["quantization"].default
+    offload: str = OPTIONS["offload"].default
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -167,45 +234,167 @@ class Plan:
     @property
     def fsdp(self) -> bool:
         """Whether FSDP2 shards the states."""
-        return self.sharding.startswith("zero")
+        return self.framework == "torch" and self.sharding.startswith("zero")
+
+    @property
+    def gpu_multiple(self) -> int:
+        """What the number of GPUs must be a multiple of: tp · pp · cp, and what ep needs."""
+        return self.tp * self.pp * math.lcm(self.cp, self.ep)
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel replicas: the GPUs that tp, pp and cp leave."""
+        return self.num_gpus // (self.tp * self.pp * self.cp)
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that share one copy of the states: those of dp and cp."""
+        return self.num_gpus // (self.tp * self.pp)
 
 
-def _conflicts(plan: Plan) -> tuple[tuple[bool, str], ...]:
-    fsdp = plan.sharding.startswith("zero")
-    return (
-        (
-            plan.sharding == "none" and plan.num_gpus > 1,
-            f"sharding 'none' is for one GPU, got num_gpus {plan.num_gpus}; "
-            "use 'ddp' or 'zero1' to 'zero3'",
-        ),
-        (
-            plan.sharding == "ddp" and plan.num_gpus == 1,
-            "sharding 'ddp' needs num_gpus of 2 or more, got 1; use 'none'",
-        ),
-        (
-            plan.precision == "mixed" and not fsdp,
-            "precision 'mixed' is FSDP2's and needs sharding 'zero1', 'zero2' or 'zero3'; "
-            f"with sharding {plan.sharding!r} use 'amp' or 'bf16_master'",
-        ),
-        (
-            plan.wrapping == "split" and not fsdp,
-            f"wrapping 'split' needs sharding 'zero1', 'zero2' or 'zero3', got {plan.sharding!r}",
-        ),
-        (
-            plan.reduce_dtype != "float32" and plan.precision != "mixed",
-            f"reduce_dtype {plan.reduce_dtype!r} needs precision 'mixed', got {plan.precision!r}",
-        ),
-        (
-            plan.precision == "bf16_master" and plan.optimizer != "adamw",
-            f"precision 'bf16_master' needs optimizer 'adamw', got {plan.optimizer!r}",
-        ),
-        (
-            plan.no_sync and plan.sharding == "none",
-            "no_sync needs more than one rank: sharding 'ddp' or 'zero1' to 'zero3'",
-        ),
-        (
-            fsdp and plan.optimizer == "adam8bit",
-            "optimizer 'adam8bit' is not covered with sharding 'zero1' to 'zero3'; "
-            "use 'none' or 'ddp'",
-        ),
+def _conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
+    """Yield what cannot be, each with its message."""
+    zero = plan.sharding.startswith("zero")
+    ranks, fsdp = plan.ranks, plan.fsdp
+    yield from _layout_conflicts(plan)
+    yield (
+        plan.sharding == "none" and ranks > 1,
+        f"sharding 'none' is for one GPU, got num_gpus {plan.num_gpus}; "
+        "use 'ddp' or 'zero1' to 'zero3'",
+    )
+    yield (
+        plan.sharding == "ddp" and ranks == 1,
+        f"sharding 'ddp' needs num_gpus of 2 or more{_each(plan)}, got {plan.num_gpus}; "
+        "use 'none'",
+    )
+    yield (
+        plan.precision == "mixed" and not fsdp,
+        "precision 'mixed' is FSDP2's and needs framework 'torch' with sharding 'zero1', 'zero2' "
+        f"or 'zero3'; with framework {plan.framework!r}, sharding {plan.sharding!r} use "
+        "'amp' or 'bf16_master'",
+    )
+    yield (
+        plan.wrapping == "split" and not fsdp,
+        f"wrapping 'split' needs sharding 'zero1', 'zero2' or 'zero3', got {plan.sharding!r}",
+    )
+    yield (
+        plan.reduce_dtype != "float32" and plan.precision != "mixed",
+        f"reduce_dtype {plan.reduce_dtype!r} needs precision 'mixed', got {plan.precision!r}",
+    )
+    yield (
+        plan.precision == "bf16_master" and plan.optimizer != "adamw",
+        f"precision 'bf16_master' needs optimizer 'adamw', got {plan.optimizer!r}",
+    )
+    yield (
+        plan.no_sync and plan.sharding == "none",
+        "no_sync needs more than one rank: sharding 'ddp' or 'zero1' to 'zero3'",
+    )
+    yield (
+        zero and plan.optimizer == "adam8bit",
+        "optimizer 'adam8bit' is not covered with sharding 'zero1' to 'zero3'; "
+        "use 'none' or 'ddp'",
+    )
+    yield from _stack_conflicts(plan)
+
+
+def _each(plan: Plan) -> str:
+    return f" for every tp · pp = {plan.tp * plan.pp}" if plan.tp * plan.pp > 1 else ""
+
+
+def _layout_conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
+    """Yield what is wrong with the product of the parallel axes."""
+    multiple = plan.gpu_multiple
+    below = plan.num_gpus // multiple * multiple
+    near = f"{below} or {below + multiple}" if below else f"{multiple}"
+    yield (
+        plan.num_gpus % multiple != 0,
+        f"num_gpus {plan.num_gpus} is not a multiple of {multiple} "
+        f"(tp {plan.tp} · pp {plan.pp} · cp {plan.cp}"
+        + (f", ep {plan.ep}" if plan.ep > 1 else "")
+        + f"); the nearest are {near}",
+    )
+    yield (
+        plan.vpp > 1 and plan.pp == 1,
+        f"vpp {plan.vpp} needs pp of 2 or more, got 1",
+    )
+    yield (
+        plan.vpp > 1 and plan.accumulation % plan.pp != 0,
+        f"accumulation {plan.accumulation} is not a multiple of pp {plan.pp}, as an interleaved "
+        f"pipeline needs; the nearest is {max(1, round(plan.accumulation / plan.pp)) * plan.pp}",
+    )
+
+
+def _stack_conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
+    """Yield what a framework, its kernels or adapters do not have."""
+    eager = plan.kernels == "transformers"
+    bf16 = plan.framework != "torch"
+    yield (
+        bf16 and plan.precision != "bf16_master",
+        f"framework {plan.framework!r} needs precision 'bf16_master', got {plan.precision!r}",
+    )
+    yield (
+        plan.framework == "megatron" and plan.sharding in ("zero2", "zero3"),
+        "framework 'megatron' has sharding 'zero1' (distributed optimizer), 'ddp' or 'none', "
+        f"got {plan.sharding!r}",
+    )
+    yield (
+        plan.framework == "deepspeed" and not plan.sharding.startswith("zero"),
+        f"framework 'deepspeed' needs sharding 'zero1' to 'zero3', got {plan.sharding!r}",
+    )
+    yield (
+        (plan.framework == "megatron") != (plan.kernels == "transformer_engine"),
+        f"framework {plan.framework!r} does not go with kernels {plan.kernels!r}: "
+        "'megatron' and 'transformer_engine' go together",
+    )
+    yield (
+        plan.tp > 1 and plan.kernels not in ("torchtitan", "compiled", "transformer_engine"),
+        f"tp {plan.tp} needs kernels 'torchtitan', 'compiled' or 'transformer_engine', "
+        f"got {plan.kernels!r}",
+    )
+    yield (
+        not eager and plan.attention != "flash",
+        f"kernels {plan.kernels!r} need attention 'flash', got {plan.attention!r}",
+    )
+    yield (
+        plan.cp > 1 and plan.attention != "flash",
+        f"cp {plan.cp} needs attention 'flash', got {plan.attention!r}",
+    )
+    yield (
+        not eager and plan.precision in ("amp", "fp32"),
+        f"kernels {plan.kernels!r} need precision 'mixed', 'bf16_master' or 'bf16', "
+        f"got {plan.precision!r}",
+    )
+    yield (
+        plan.checkpointing == "selective"
+        and plan.kernels in ("transformers", "liger", "litgpt", "llm.c"),
+        "checkpointing 'selective' needs kernels 'torchtitan', 'compiled' or "
+        f"'transformer_engine', got {plan.kernels!r}",
+    )
+    yield (
+        plan.loss_head in ("chunked", "fused") and (plan.tp > 1 or plan.framework == "megatron"),
+        f"loss_head {plan.loss_head!r} is not covered with tensor parallelism or Megatron; "
+        "use 'in_place', 'compiled' or 'transformers'",
+    )
+    yield (
+        plan.pp > 1 and (plan.no_sync or plan.keep_gradients),
+        "no_sync and keep_gradients are not covered with pp above 1",
+    )
+    yield (
+        plan.quantization != "none" and not plan.lora_rank,
+        f"quantization {plan.quantization!r} needs lora_rank of 1 or more, got 0",
+    )
+    yield (
+        bool(plan.lora_rank)
+        and (plan.precision != "bf16" or plan.kernels == "llm.c" or plan.tp * plan.pp > 1),
+        "lora_rank above 0 is covered with precision 'bf16', tp 1, pp 1 and kernels other than "
+        f"'llm.c', got precision {plan.precision!r}, tp {plan.tp}, pp {plan.pp}, "
+        f"kernels {plan.kernels!r}",
+    )
+    yield (
+        bool(plan.lora_rank) and plan.loss_head in ("chunked", "fused"),
+        f"lora_rank above 0 is not covered with loss_head {plan.loss_head!r}",
+    )
+    yield (
+        plan.offload != "none" and plan.framework == "megatron",
+        f"offload {plan.offload!r} is not covered with framework 'megatron'",
     )

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.architecture import TRACED, Architecture
+from trainmem.transformer.kernels import SELECTED
+from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import Plan
-from trainmem.transformer.replay import KINDS, SizeKey, net
+from trainmem.transformer.replay import GRADIENTS, KINDS, SizeKey, net
 from trainmem.transformer.schedule import walk
 from trainmem.transformer.states import Segment, Structure
 
@@ -69,7 +71,21 @@ class Program:
         return total.reshape(len(KINDS), len(self.sizes)).astype(np.float64)
 
 
-@lru_cache(maxsize=256)
+    def pools(self, sizes: Floats) -> dict[str, int]:
+        """Peak within each of the allocator's pools, bytes: one per CUDA stream.
+
+        FSDP2 allocates gather buffers on streams of their own, and reduced gradients on another
+        (`foreach_all_gather` and `foreach_reduce` in `_fsdp_collectives.py`).
+        """
+        own = np.array([how.endswith("*") for how, _, _ in self.sizes])[self.size]
+        gradients = self.kind == GRADIENTS
+        change = self.count * sizes[self.size]
+        pools = {"compute": ~own, "gather": own & ~gradients, "reduce": own & gradients}
+        peaks = {name: np.cumsum(change[mask]).max(initial=0) for name, mask in pools.items()}
+        return {name: int(value) for name, value in peaks.items()}
+
+
+@lru_cache(maxsize=1024)
 def compile_structure(structure: Structure) -> Program:
     """Run the schedule once for a structure."""
     ledger = walk(structure)
@@ -92,7 +108,13 @@ def compile_structure(structure: Structure) -> Program:
 
 
 def structure_of(
-    architecture: Architecture, plan: Plan, *, alone: bool, single: bool, chunks: int
+    architecture: Architecture,
+    plan: Plan,
+    *,
+    alone: bool,
+    single: bool,
+    chunks: int,
+    stage: Stage | None = None,
 ) -> Structure:
     """Pick what of an architecture and a plan decides the order of events.
 
@@ -102,20 +124,49 @@ def structure_of(
         For a combination of model and plan that is not covered.
     """
     a = architecture
-    if plan.dropout and a.family != "gpt2":
-        raise ValueError(f"dropout is covered for gpt2 only, got family {a.family!r}")
+    check_layout(a, plan)
+    traced = plan.kernels == "transformers" and a.family in TRACED
+    if plan.kernels == "transformers" and not traced:
+        raise ValueError(
+            f"family {a.family!r} is not covered with kernels 'transformers' "
+            f"(covered: {', '.join(TRACED)})"
+        )
+    if plan.kernels == "llm.c" and a.family != "gpt2":
+        raise ValueError(f"kernels 'llm.c' are GPT-2's, got family {a.family!r}")
+    if a.family == "gpt2" and plan.kernels not in ("transformers", "llm.c"):
+        raise ValueError(f"kernels {plan.kernels!r} are not covered for gpt2; use 'transformers'")
+    if a.experts and plan.lora_rank:
+        raise ValueError(f"lora_rank {plan.lora_rank} is not covered for a mixture of experts")
+    if plan.dropout and a.family != "gpt2" and plan.framework != "megatron":
+        raise ValueError(
+            f"dropout is covered for gpt2 and framework 'megatron' only, got family {a.family!r}"
+        )
     if plan.wrapping == "split" and (a.tie_embeddings or a.family == "gpt2"):
         raise ValueError("wrapping 'split' needs an embedding and a head that are not tied")
-    delayed = plan.no_sync or plan.sharding == "zero1"
+    stage = stage or stages(a, plan)[0]
+    delayed = plan.no_sync or (plan.sharding == "zero1" and plan.fsdp)
+    layer, head = dict(a.layer_parameters), dict(a.root_parameters)
+    adapted = _adapted(a, plan)
+    for name in adapted:
+        table = head if name == "head" else layer
+        rows, cols = ("V", "h") if name == "head" else layer[name + ".weight"]
+        table[name + ".lora_A.weight"] = ("x", cols)
+        table[name + ".lora_B.weight"] = (rows, "x")
+    if not stage.first:
+        for name in ("embed", "position"):
+            if name == "position" or not (a.tie_embeddings and stage.last):
+                head.pop(name, None)
+    if not stage.last:
+        head = {name: p for name, p in head.items() if name in ("embed", "position")}
     return Structure(
-        family=a.family if a.family in ("gpt2", "qwen3") else "llama",
-        num_layers=a.num_layers,
+        family=a.family if a.family in ("gpt2", "qwen3", "gpt", "neox", "bert") else "llama",
+        num_layers=stage.chunk_layers,
         tied=a.tie_embeddings,
         grouped=a.num_kv_heads != a.num_heads,
         one_kv=a.num_kv_heads == 1,
         single=single,
-        layer=tuple(a.layer_parameters.items()),
-        root=tuple(a.root_parameters.items()),
+        layer=tuple(layer.items()),
+        root=tuple(head.items()),
         alone=alone,
         sharding=plan.sharding,
         precision=plan.precision,
@@ -123,14 +174,51 @@ def structure_of(
         attention=plan.attention,
         loss_head=plan.loss_head,
         chunks=chunks,
-        checkpoint=plan.checkpointing == "full",
-        micros=min(plan.accumulation, 3 if delayed else 2),
+        checkpoint=plan.checkpointing in ("full", "every_2nd")
+        or (plan.checkpointing == "selective" and plan.kernels in SELECTED),
+        micros=1 if plan.pp > 1 else min(plan.accumulation, 3 if delayed else 2),
         no_sync=delayed and plan.sharding != "zero1",
-        keep=plan.keep_gradients,
+        keep=plan.keep_gradients or plan.framework != "torch" or plan.kernels == "llm.c",
         split=plan.wrapping == "split",
         reduce_unit=4 if plan.reduce_dtype == "float32" else 2,
         dropout=plan.dropout,
+        framework=plan.framework,
+        kernels=plan.kernels,
+        gated=a.gated,
+        selective=plan.checkpointing == "selective",
+        every_2nd=plan.checkpointing == "every_2nd",
+        parallel=plan.tp > 1,
+        sp=plan.tp > 1 and plan.sequence_parallel,
+        ring=plan.cp > 1,
+        first=stage.first,
+        last=stage.last,
+        held_layers=stage.layers,
+        waiting=stage.waiting,
+        adapted=adapted,
+        quantization=plan.quantization,
+        offload=plan.offload,
+        experts=a.experts,
+        qk_norm=a.family in ("qwen3", "qwen3_moe"),
+        learned_positions=a.family in ("gpt2", "bert"),
     )
+
+
+#: Products with an adapter, by the plan's `lora_targets`.
+TARGETS = {
+    "qv": ("q", "v"),
+    "attention": ("q", "k", "v", "o"),
+    "all": ("q", "k", "v", "o", "gate", "up", "down"),
+    "all_head": ("q", "k", "v", "o", "gate", "up", "down", "head"),
+}
+
+
+def _adapted(a: Architecture, plan: Plan) -> tuple[str, ...]:
+    """Products with an adapter, of those the family has."""
+    if not plan.lora_rank:
+        return ()
+    if a.family == "gpt2":
+        raise ValueError("lora_rank above 0 is not covered for gpt2, whose q, k, v are one product")
+    return tuple(t for t in TARGETS[plan.lora_targets] if a.gated or t != "gate")
 
 
 def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
@@ -159,10 +247,35 @@ def situation(
     return n == 1, b == 1, chunks
 
 
+def divided(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dict[str, Any]:
+    """Dimensions that the parallel axes divide.
+
+    Heads, FFN and vocabulary by tp (the vocabulary padded); "r" tokens of the residual stream by
+    tp too with sequence parallelism; experts by ep, with "t" tokens in all for those on one GPU:
+    each of the b · s tokens goes to its top experts, wherever they are, and as many come from
+    others.
+    """
+    dims, t = architecture.dims, plan.tp
+    out: dict[str, Any] = {
+        "r": s / t if plan.sequence_parallel else s,
+        "t": b * s * architecture.experts_per_token * (plan.expert_load / 100),
+        "e": dims["e"] // plan.ep,
+    }
+    if t > 1:
+        out |= {name: dims[name] // t for name in "qkwfag"}
+        out["V"] = -(-dims["V"] // t)
+        if plan.sequence_parallel:
+            out["t"] = out["t"] / t
+    return out
+
+
 def block_bytes(
     sizes: tuple[SizeKey, ...], architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
 ) -> Floats:
-    """Bytes of each symbolic size, shape (sizes, configurations), rounded as the allocator does."""
+    """Bytes of each symbolic size, shape (sizes, configurations), rounded as the allocator does.
+
+    `s` is the length on one GPU, `n` the GPUs that share the states (dp · cp).
+    """
     d = architecture.head_dim
     columns = 32 if d <= 128 else 64
     chunk = chunk_tokens(architecture, plan, b * s)
@@ -181,6 +294,8 @@ def block_bytes(
         "u": np.maximum(b * s - 2 * chunk - last, 0),
         "m": np.maximum(count - 3, 0),
         "C": -(-d // columns) * columns + 1,
+        "x": plan.lora_rank,
+        **divided(architecture, plan, b=b, s=s),
     }
     out = np.empty((len(sizes), *np.shape(b)))
 
@@ -196,7 +311,9 @@ def block_bytes(
         else:
             shards = 0.0
             for rows, cols in what:
-                shards = shards + np.ceil(dims[rows] / n) * product(cols)
-            elements = shards * n if how == "gather" else shards
+                ranks = np.maximum(n / plan.ep, 1) if rows == "e" else n
+                shard = np.ceil(dims[rows] / ranks) * product(cols)
+                shards = shards + (shard * ranks if how.startswith("gather") else shard)
+            elements = shards
         out[i] = np.ceil(elements * unit / ROUND) * ROUND
     return out

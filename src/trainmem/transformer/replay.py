@@ -175,6 +175,9 @@ class Graph:
     recompute
         Whether this is a checkpoint's recomputation: saved tensors then die inside the backward
         kernel that unpacks them (`torch.utils.checkpoint`, non-reentrant), not after it.
+    kept
+        Rows whose outputs a selective checkpoint keeps: their forward pass fills `held`, their
+        recomputation takes from it (`create_selective_checkpoint_contexts`).
     """
 
     def __init__(
@@ -186,6 +189,7 @@ class Graph:
         *,
         save: bool = True,
         recompute: bool = False,
+        kept: frozenset[str] = frozenset(),
     ) -> None:
         self.tape, self.ops, self.precision = tape, ops, precision
         self.save, self.recompute = save, recompute
@@ -195,6 +199,11 @@ class Graph:
         self.casts: dict[str, Value] = {}  # autocast's cache of weights, lives to its end
         self.params: dict[str, Value] = {}
         self.collect: Callable[[str, Storage], None] = lambda name, g: None
+        self.kept, self.current = kept, ""
+        self.held: dict[str, list[Storage]] = {}
+        self.trains: Callable[[str], bool] = lambda name: True
+        self.adapter_unit = precision.weight  # bytes per element of LoRA's weights
+        self.quantized = False
         self.last_save = 0  # number of events written when the last tensor was saved
 
     # ---- forward ----
@@ -209,7 +218,9 @@ class Graph:
             dying.setdefault(i, []).append(name)
         for i, row in enumerate(rows):
             if row.op != "end":
+                self.current = row.out if row.out in self.kept else ""
                 self.ops[row.op](self, row)
+                self.current = ""
             for name in dying.get(i, ()):
                 if name in self.env and not name.isupper():
                     self.forget(name)
@@ -222,11 +233,17 @@ class Graph:
         """Hand the variable `name` to the caller, with its reference."""
         return self.env.pop(name)
 
-    def new(self, dims: str, unit: int, kind: int | None = None) -> Storage:
+    def new(self, dims: str, unit: float, kind: int | None = None) -> Storage:
         """Allocate a tensor; anything as wide as the vocabulary counts to the loss."""
         if kind is None:
             kind = LOGITS if "V" in dims and "h" not in dims else TEMPORARY
-        return self.tape.alloc(dims, unit, kind)
+        if not self.current:
+            return self.tape.alloc(dims, unit, kind)
+        if self.recompute:
+            return self.held[self.current].pop(0)
+        storage = self.tape.hold(self.tape.alloc(dims, unit, SAVED))
+        self.held.setdefault(self.current, []).append(storage)
+        return storage
 
     def make(self, dims: str, unit: int, needs: bool = True) -> Value:
         """Allocate a tensor that may get a gradient."""
@@ -260,7 +277,8 @@ class Graph:
         value = self.params.get(name)
         if value is None:
             at_rest = Storage([0, 0, WEIGHTS], refs=1 << 40)  # never freed here
-            value = Value(at_rest, rows + cols, self.precision.weight, parameter=name)
+            unit = self.adapter_unit if ".lora_" in name else self.precision.weight
+            value = Value(at_rest, rows + cols, unit, self.trains(name), parameter=name)
             self.params[name] = value
         return value
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import OPTIONS, Plan
 from trainmem.transformer.program import (
     Floats,
@@ -57,6 +59,13 @@ class Result:
         What is alive before the step.
     explanation
         One sentence about the moment of the peak.
+    stage
+        The pipeline stage that all of this is about: the one with the highest peak.
+    stage_peaks
+        The peak of every stage, in bytes.
+    pool_bytes
+        The peak within each pool of the caching allocator, which keeps one per CUDA stream:
+        `compute`, `gather`, `reduce`; each alone, hence not at one moment.
     """
 
     peak_bytes: int
@@ -65,6 +74,9 @@ class Result:
     phase_bytes: dict[str, int]
     states_bytes: int
     explanation: str
+    stage: int = 0
+    stage_peaks: tuple[int, ...] = ()
+    pool_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,20 +111,38 @@ class Timeline:
     explanation: str
 
 
-def _one(architecture: Architecture, plan: Plan) -> tuple[Program, Floats]:
-    """Compile one configuration and size its blocks."""
-    check_length(architecture, np.asarray(plan.seq_length))
-    b, s, n = (np.float64(v) for v in (plan.micro_batch, plan.seq_length, plan.num_gpus))
+def _one(architecture: Architecture, plan: Plan, stage: Stage) -> tuple[Program, Floats]:
+    """Compile one configuration of one stage and size its blocks."""
+    b, s, n = (np.float64(v) for v in (plan.micro_batch, plan.seq_length / plan.cp, plan.ranks))
     alone, single, chunks = (int(x) for x in situation(architecture, plan, b=b, s=s, n=n))
     structure = structure_of(
-        architecture, plan, alone=bool(alone), single=bool(single), chunks=chunks
+        architecture,
+        plan,
+        alone=bool(alone),
+        single=bool(single),
+        chunks=chunks,
+        stage=stage,
     )
     program = compile_structure(structure)
     return program, block_bytes(program.sizes, architecture, plan, b=b, s=s, n=n)
 
 
-def peak(architecture: Architecture, plan: Plan) -> Result:
+def _stages(architecture: Architecture, plan: Plan) -> list[Stage]:
+    """Return the stages of a valid configuration."""
+    check_length(architecture, np.asarray(plan.seq_length))
+    check_layout(architecture, plan)
+    return stages(architecture, plan)
+
+
+def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) -> Result:
     """Peak memory of one step, its phase and its composition.
+
+    Parameters
+    ----------
+    architecture, plan
+        The model and how it is run.
+    stage
+        Pipeline stage, or None for the one with the highest peak.
 
     Raises
     ------
@@ -120,7 +150,13 @@ def peak(architecture: Architecture, plan: Plan) -> Result:
         For a combination of model and plan that is not covered, or a sequence that the model
         cannot take.
     """
-    program, sizes = _one(architecture, plan)
+    all_stages = _stages(architecture, plan)
+    if stage is not None and stage not in range(len(all_stages)):
+        raise ValueError(f"stage must be from 0 to {len(all_stages) - 1}, got {stage!r}")
+    compiled = [_one(architecture, plan, each) for each in all_stages]
+    highest_of = [int((program.alive @ sizes).max()) for program, sizes in compiled]
+    worst = int(np.argmax(highest_of)) if stage is None else stage
+    program, sizes = compiled[worst]
     totals = program.alive @ sizes
     row = program.highest(totals)
     by_kind = program.composition(row) @ sizes
@@ -141,11 +177,31 @@ def peak(architecture: Architecture, plan: Plan) -> Result:
         bytes_by_kind=kinds,
         phase_bytes=phases,
         states_bytes=states,
-        explanation=explain(segment, kinds, architecture.num_layers),
+        explanation=explain(segment, kinds, architecture.num_layers, worst, len(all_stages)),
+        stage=worst,
+        stage_peaks=tuple(highest_of),
+        pool_bytes=program.pools(sizes),
     )
 
 
-def explain(segment: Segment, kinds: dict[str, int], num_layers: int) -> str:
+def reserved_bytes(architecture: Architecture, plan: Plan) -> float:
+    """What the caching allocator keeps at the peak of a step: its pools, summed.
+
+    A pool per CUDA stream, each at its own highest; and blocks that the logits cannot use, because
+    they were cut up before: one bf16 copy of the logits, under checkpointing also what one layer
+    holds. Inferred from published runs, not seen in a memory snapshot.
+    """
+    compiled = [_one(architecture, plan, each) for each in _stages(architecture, plan)]
+    highest = 0.0
+    for program, sizes in compiled:
+        pools = program.pools(sizes)
+        highest = max(highest, float(sum(pools.values())))
+    return highest
+
+
+def explain(
+    segment: Segment, kinds: dict[str, int], num_layers: int, stage: int = 0, stages: int = 1
+) -> str:
     """One sentence: when the peak comes, and what fills it."""
     total = sum(kinds.values())
     moment = f"in {PHASE_NAMES[segment.phase]}"
@@ -157,6 +213,8 @@ def explain(segment: Segment, kinds: dict[str, int], num_layers: int) -> str:
             moment += ", before the last micro batch"
     elif segment.phase in ("fwd", "layers", "other"):
         moment += f" ({segment.label})"
+    if stages > 1:
+        moment += f", on pipeline stage {stage + 1} of {stages}"
     largest = sorted(kinds.items(), key=lambda item: -item[1])[:3]
     parts = [f"{name} {size / total:.0%}" for name, size in largest if size >= 0.005 * total]
     return f"The peak comes {moment}: {', '.join(parts)}."
@@ -186,11 +244,12 @@ def check_length(architecture: Architecture, seq_length: NDArray[Any]) -> None:
 
 def plan_for(plan: Plan, alone: bool) -> Plan:
     """Replicas are alone on one GPU and DDP on more: the plan of that number of GPUs."""
-    if plan.fsdp or alone == (plan.sharding == "none"):
+    if plan.sharding not in ("none", "ddp") or alone == (plan.sharding == "none"):
         return plan
+    one = plan.tp * plan.pp
     if alone:
-        return replace(plan, sharding="none", num_gpus=1, no_sync=False)
-    return replace(plan, sharding="ddp", num_gpus=2)
+        return replace(plan, sharding="none", num_gpus=one, no_sync=False)
+    return replace(plan, sharding="ddp", num_gpus=2 * one)
 
 
 def peaks(
@@ -229,23 +288,39 @@ def peaks(
         low, high = OPTIONS[name].bounds
         if not np.all((values >= low) & (values <= high)):
             raise ValueError(f"{name} must be from {low} to {high}")
+    if np.any(n % plan.gpu_multiple):
+        raise ValueError(
+            f"num_gpus must be multiples of {plan.gpu_multiple} (tp · pp · cp, and ep), "
+            f"got {n[n % plan.gpu_multiple != 0].flat[0]:g}"
+        )
+    check_layout(architecture, plan)
     if limit_length:
         check_length(architecture, s)
+    s, n = s / plan.cp, n / (plan.tp * plan.pp)
     shape = n.shape
     n, s, b = (np.ascontiguousarray(x).ravel() for x in (n, s, b))
     out = np.zeros((len(COMPONENTS), n.size))
     kinds = np.stack(situation(architecture, plan, b=b, s=s, n=n))
-    for kind in np.unique(kinds, axis=1).T:
+    for kind, stage in itertools.product(
+        np.unique(kinds, axis=1).T, stages(architecture, plan)
+    ):
         where = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
         alone, single, chunks = bool(kind[0]), bool(kind[1]), int(kind[2])
         structure = structure_of(
-            architecture, plan_for(plan, alone), alone=alone, single=single, chunks=chunks
+            architecture,
+            plan_for(plan, alone),
+            alone=alone,
+            single=single,
+            chunks=chunks,
+            stage=stage,
         )
         program = compile_structure(structure)
         sizes = block_bytes(program.sizes, architecture, plan, b=b[where], s=s[where], n=n[where])
-        rows = np.argmax(program.alive @ sizes, axis=0)
-        for row in np.unique(rows):
-            here = rows == row
+        totals = program.alive @ sizes
+        rows = np.argmax(totals, axis=0)
+        higher = totals[rows, np.arange(where.size)] > out[:, where].sum(axis=0)
+        for row in np.unique(rows[higher]):
+            here = (rows == row) & higher
             by_kind = program.composition(int(row)) @ sizes[:, here]
             out[:3, where[here]] = by_kind[:3]
             out[3, where[here]] = by_kind[3:].sum(axis=0)
@@ -253,17 +328,18 @@ def peaks(
 
 
 def timeline(architecture: Architecture, plan: Plan) -> Timeline:
-    """One step over time, every layer written out.
+    """One step over time, every layer written out, on the stage with the highest peak.
 
     Of many accumulated micro batches two are written (three where gradients wait whole: the first,
     one like all between, the last).
     """
-    program, sizes = _one(architecture, plan)
+    answer = peak(architecture, plan)
+    program, sizes = _one(architecture, plan, _stages(architecture, plan)[answer.stage])
     parts, boundaries, labels, phases, at = [], [], [], [], 0
     for segment in program.segments:
         events = np.array(segment.events, dtype=np.int64).reshape(-1, 3)
         low, high = segment.layers
-        order = range(low, high + 1)
+        order = range(low, low + segment.times) if low else range(1)
         for layer in order if segment.label == "forward" else reversed(order):
             boundaries.append(at)
             labels.append(f"layer {layer} {segment.label}" if low else segment.label)
@@ -283,5 +359,5 @@ def timeline(architecture: Architecture, plan: Plan) -> Timeline:
         labels=tuple(labels),
         phases=tuple(phases),
         peak_index=int(np.argmax(total)),
-        explanation=peak(architecture, plan).explanation,
+        explanation=answer.explanation,
     )

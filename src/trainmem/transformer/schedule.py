@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainmem.transformer import blocks, heads
+from trainmem.transformer import blocks, heads, kernels
+from trainmem.transformer.kernels import SELECTED
 from trainmem.transformer.ops import OPS
 from trainmem.transformer.replay import (
     GRADIENTS,
@@ -21,15 +22,16 @@ from trainmem.transformer.replay import (
     Value,
     net,
 )
-from trainmem.transformer.sharding import Progress, Sharding
+from trainmem.transformer.sharding import Progress, Sharding, sharding_of
 from trainmem.transformer.states import Ledger, Parameters, Structure
 
 
 def walk(structure: Structure) -> Ledger:
     """Write one step: what exists before it, its micro batches, the optimizer."""
     ledger = Ledger(structure)
-    sharding = Sharding(ledger)
+    sharding = sharding_of(ledger)
     ledger.states()
+    waiting = in_flight(ledger, sharding)
     for number in range(structure.micros):
         first, last = number == 0, number == structure.micros - 1
         progress = Progress(
@@ -41,8 +43,31 @@ def walk(structure: Structure) -> Ledger:
         micro = Micro(ledger, sharding, progress, adds=structure.keep or not first)
         micro.forward()
         micro.backward()
+    if waiting:
+        ledger.tape.events = net(waiting, -structure.waiting)
+        ledger.close("other", "the other micro batches' backward passes")
     ledger.optimizer()
     return ledger
+
+
+def in_flight(ledger: Ledger, sharding: Sharding) -> list[Event]:
+    """Write what waiting micro batches of a pipeline stage have saved; returns one's part.
+
+    Their forward passes are those of the micro batch at work, which comes after them, but for the
+    head: its backward pass follows at once.
+    """
+    s = ledger.s
+    if not s.waiting:
+        return []
+    before, ledger.segments = ledger.segments, []
+    progress = Progress(last=True, sync=True, whole_exists=False, shards_exist=True)
+    Micro(ledger, sharding, progress, adds=True, head=False).forward()
+    events = [e for part in ledger.segments for e in net(part.events, part.times)]
+    saved = net([e for e in events if e[2] == SAVED], 1)
+    ledger.segments = before
+    ledger.tape.events = net(saved, s.waiting)
+    ledger.close("fwd", f"activations of {s.waiting} more in flight")
+    return saved
 
 
 class Micro:
@@ -56,22 +81,46 @@ class Micro:
         Where this micro batch stands in the step.
     adds
         Whether gradients exist already that new ones are added to (without FSDP).
+    head
+        Whether the head follows the layers; by default on the last stage.
     """
 
-    def __init__(self, ledger: Ledger, sharding: Sharding, progress: Progress, adds: bool) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        sharding: Sharding,
+        progress: Progress,
+        adds: bool,
+        head: bool | None = None,
+    ) -> None:
+        self.has_head = ledger.s.last if head is None else head
         self.ledger, self.sharding, self.progress, self.adds = ledger, sharding, progress, adds
         self.pending: Storage | None = None  # the head weight's gradient, being summed
         self.arrived = 0
         self.made: tuple[Storage, Storage]  # the fused head's gradients
         self.labels: Value  # the shifted labels, of the chunked head
 
-    def graph(self, parameters: Parameters, save: bool = True, recompute: bool = False) -> Graph:
+    def graph(
+        self,
+        parameters: Parameters,
+        save: bool = True,
+        recompute: bool = False,
+        kept: bool = False,
+    ) -> Graph:
         """Make a block's mini-autograd, which hands weight gradients to `collect`."""
         ledger = self.ledger
         graph = Graph(
-            ledger.tape, OPS, ledger.precision, parameters, save=save, recompute=recompute
+            ledger.tape,
+            OPS,
+            ledger.precision,
+            parameters,
+            save=save,
+            recompute=recompute,
+            kept=SELECTED.get(ledger.s.kernels, frozenset()) if kept else frozenset(),
         )
-        graph.collect = self.collect
+        graph.collect, graph.trains = self.collect, ledger.s.trains
+        graph.adapter_unit = ledger.s.adapter_unit
+        graph.quantized = ledger.s.quantization != "none"
         return graph
 
     def fake(self, dims: str, unit: int) -> Storage:
@@ -87,6 +136,9 @@ class Micro:
         gradients stay until `post_backward`.
         """
         s, tape = self.ledger.s, self.ledger.tape
+        if s.framework == "megatron":  # added to the main gradient
+            tape.drop(g)
+            return
         if name == "head.weight" or (s.tied and name == "embed"):
             self.arrived += 1
             if self.pending is not None:
@@ -108,60 +160,61 @@ class Micro:
     def forward(self) -> None:
         """Embedding, layers, head and loss."""
         self.forward_embedding()
-        body, after = self.forward_layer()
         ledger, sharding, s = self.ledger, self.sharding, self.ledger.s
+        self.kinds = [Layer(self, checkpoint) for checkpoint in kinds_of_layers(s)]
+        self.link()
+        after = self.kinds[-1].after
         for low, high in spread(s.num_layers, 1, 1):
-            sharding.pre_forward(ledger.layer)
-            ledger.tape.events += body
-            sharding.post_forward(ledger.layer)
-            if low > 1 or s.gpt2:
-                ledger.tape.events += after
-            ledger.close("fwd", "forward", high - low + 1, (low, high))
-        self.forward_norm()
+            for layer, times in self.shares(low, high):
+                sharding.pre_forward(ledger.layer)
+                ledger.tape.events += layer.body
+                sharding.post_forward(ledger.layer)
+                if low > 1 or s.gpt2:
+                    ledger.tape.events += layer.after
+                ledger.close("fwd", "forward", times, (low, high))
+        if self.has_head:
+            self.forward_norm()
         if not s.gpt2:  # the embedding's output was held by the model's own variable
             ledger.tape.events += after
-        self.forward_loss()
+        if self.has_head:
+            self.forward_loss()
+        else:
+            out = self.kinds[0].out
+            ledger.emit(("", s.residual, ledger.weight_unit), -1, out.storage.birth[2])
+            ledger.close("fwd", "output sent to the next stage")
+
+    def shares(self, low: int, high: int) -> list[tuple[Layer, int]]:
+        """Say how many of the layers `low` to `high` are of each kind, the last one's kind last."""
+        count = len(self.kinds)
+        if low == high:
+            return [(self.kinds[low % count], 1)]
+        parts = [
+            (self.kinds[k], sum(1 for i in range(low, high + 1) if i % count == k))
+            for k in range(count)
+        ]
+        return [(layer, times) for layer, times in parts if times]
+
+    def link(self) -> None:
+        """Give the tensor between two layers one kind: every output is the next one's input."""
+        ends = [v for layer in self.kinds for v in (layer.entry, layer.out)]
+        saved = any(v.storage.birth[2] == SAVED for v in ends)
+        for value in (*ends, self.embedded):
+            value.storage.birth[2] = SAVED if saved else self.kinds[0].entry.storage.birth[2]
 
     def forward_embedding(self) -> None:
         """Token ids to the first layer's input, and the constants every layer uses."""
         ledger, s = self.ledger, self.ledger.s
-        self.sharding.pre_forward(ledger.embed_group)
+        if s.first:
+            self.sharding.pre_forward(ledger.embed_group)
         self.embed = self.graph(ledger.named)
-        table = blocks.embedding(s)
-        self.embed.run(table[:1])
-        if s.split:
+        table = blocks.embedding(s) if s.traced and s.first else kernels.embedding(s)
+        lookup = 2 if s.sp and s.first else 1
+        self.embed.run(table[:lookup])
+        if s.split and s.first:
             self.sharding.post_forward(ledger.embed_group)
-        self.embed.run(table[1:])
+        self.embed.run(table[lookup:])
         self.embedded = self.embed.take("X")
         ledger.close("fwd", "embedding")
-
-    def forward_layer(self) -> tuple[list[Event], list[Event]]:
-        """Run one layer: its events, and those when the caller lets its input go."""
-        ledger, s, tape = self.ledger, self.ledger.s, self.ledger.tape
-        self.table = blocks.gpt2_layer(s) if s.gpt2 else blocks.llama_layer(s)
-        entry = self.fake("bsh", ledger.weight_unit)
-        self.entry = Value(entry, "bsh", ledger.weight_unit)
-        self.layer = self.graph(ledger.layer, save=not s.checkpoint)
-        with tape.recording() as body:
-            self.run_layer(self.layer)
-        self.out = self.layer.take("OUT")
-        if s.checkpoint:
-            tape.hold(entry, SAVED)
-        for value in (self.out, self.embedded):  # every layer's output is the next one's input
-            value.storage.birth[2] = entry.birth[2]
-        with tape.recording() as after:
-            tape.drop(entry)
-        return body, after
-
-    def run_layer(self, graph: Graph) -> None:
-        """Run the layer's table on its input and the constants that the root owns."""
-        graph.env["X"] = self.entry
-        for name in CONSTANTS:
-            if value := self.embed.env.get(name):
-                storage = Storage(value.storage.birth)
-                storage.constant = name in self.kept
-                graph.env[name] = Value(storage, value.dims, value.unit, False)
-        graph.run(self.table)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -172,14 +225,14 @@ class Micro:
 
     def forward_norm(self) -> None:
         """Run the final norm; the model's variables go with its return."""
-        ledger = self.ledger
-        if ledger.s.split:
+        ledger, s = self.ledger, self.ledger.s
+        if s.split or not s.first:
             self.sharding.pre_forward(ledger.head_group)
         self.head = self.graph(ledger.named)
-        self.final = Value(self.fake("bsh", ledger.weight_unit), "bsh", ledger.weight_unit)
-        self.final.storage.birth[2] = self.entry.storage.birth[2]
+        self.final = Value(self.fake(s.residual, ledger.weight_unit), s.residual, ledger.weight_unit)
+        self.final.storage.birth[2] = self.kinds[0].entry.storage.birth[2]
         self.head.env["X"] = self.final
-        self.head.run(blocks.final_norm(ledger.s))
+        self.head.run(blocks.final_norm(s) if s.traced else kernels.final_norm(s))
         self.head.forget("X")
         for name in set(self.embed.env) - set(self.kept):
             self.embed.forget(name)
@@ -189,17 +242,23 @@ class Micro:
     def forward_loss(self) -> None:
         """Head and loss; the root is given up, then the logits, then autocast's weights."""
         ledger, head, s = self.ledger, self.head, self.ledger.s
-        if s.loss_head == "transformers":
-            head.run(blocks.LOGITS)
-            self.logits_at = len(head.nodes)
-        elif s.loss_head == "chunked":
+        if s.loss_head == "chunked":
             heads.chunks_forward(self)
-        else:
+        elif s.loss_head == "fused":
             heads.fused_forward(self)
+        else:
+            head.run(blocks.LOGITS if s.traced and "head" not in s.adapted else kernels.logits(s))
+            self.logits_at = len(head.nodes)
         if s.split:
             self.sharding.post_forward(ledger.head_group)
         if s.loss_head == "transformers":
             head.run(blocks.cross_entropy(s))
+        elif s.loss_head == "held":
+            head.run(blocks.held_logits())
+            head.forget("LOGITS")
+            head.run(blocks.held_cross_entropy(s))
+        elif s.loss_head in kernels.LOSSES:
+            head.run(kernels.LOSSES[s.loss_head])
         head.forget("Y")
         if not s.split:
             self.sharding.post_forward(ledger.head_group)
@@ -207,7 +266,7 @@ class Micro:
         if "LOGITS" in head.env:
             head.forget("LOGITS")
         with ledger.tape.recording() as casts:
-            self.layer.clear_casts()
+            self.kinds[0].graph.clear_casts()
         ledger.tape.events += net(casts, s.num_layers)
         head.clear_casts()
         ledger.close("fwd", "final norm, logits and loss")
@@ -216,23 +275,35 @@ class Micro:
     def backward(self) -> None:
         """Loss, head, layers from the last, embedding, root."""
         ledger, sharding, s = self.ledger, self.sharding, self.ledger.s
-        seed = ledger.tape.alloc("", 4, TEMPORARY)
-        self.backward_loss(seed)
-        core = self.backward_layer()
+        if self.has_head:
+            seed = ledger.tape.alloc("", 4, TEMPORARY)
+            self.backward_loss(seed)
+        else:
+            ledger.tape.alloc(s.residual, ledger.weight_unit, TEMPORARY)
+            ledger.close(self.phase("layers"), "gradient received from the next stage")
+        for layer in self.kinds:
+            layer.write_backward()
         for low, high in reversed(list(spread(s.num_layers, 2, 2))):
-            following = ledger.layer if low > 1 else ledger.embed_group if s.split else None
-            sharding.pre_backward(ledger.layer, following)
-            ledger.tape.events += core if low > 1 else last_use(core)
-            sharding.post_backward(ledger.layer, self.progress)
-            ledger.close(self.phase("layers"), "backward", high - low + 1, (low, high))
-        if s.split:
+            for layer, times in reversed(self.shares(low, high)):
+                following = ledger.layer if low > 1 else ledger.embed_group if s.split else None
+                sharding.pre_backward(ledger.layer, following)
+                ledger.tape.events += layer.core if low > 1 else last_use(layer.core)
+                sharding.post_backward(ledger.layer, self.progress)
+                ledger.close(self.phase("layers"), "backward", times, (low, high))
+        if s.split and s.first:
             sharding.pre_backward(ledger.embed_group, None)
-        self.embedded.grad = self.fake("bsh", ledger.weight_unit)
-        self.embed.backward()
-        sharding.post_backward(ledger.embed_group, self.progress)
+        grad = self.fake(s.residual, ledger.weight_unit)
+        if s.first and (s.trains("embed") or s.traced):
+            self.embedded.grad = grad
+            self.embed.backward()
+        else:  # sent to the stage before, or of no use
+            ledger.tape.drop(grad)
+        if s.first or not s.split:
+            sharding.post_backward(ledger.embed_group, self.progress)
         sharding.free_reduced()
-        ledger.tape.drop(seed)
-        self.head.forget("LOSS")
+        if self.has_head:
+            ledger.tape.drop(seed)
+            self.head.forget("LOSS")
         ledger.close(self.phase("layers"), "embedding backward and last reduction")
 
     def backward_loss(self, seed: Storage) -> None:
@@ -240,9 +311,11 @@ class Micro:
         ledger, sharding, s = self.ledger, self.sharding, self.ledger.s
         if not s.split:
             sharding.pre_backward(ledger.head_group, ledger.layer, gathered=False)
-        if s.loss_head == "transformers":
+        if s.loss_head not in ("chunked", "fused"):
             self.head.env["LOSS"].grad = ledger.tape.hold(seed)
         self.head.backward(upto=self.logits_at)
+        if "OUTPUT" in self.head.env:  # the caller's, until the next step
+            self.head.forget("OUTPUT")
         if s.split:
             sharding.pre_backward(ledger.head_group, ledger.layer, gathered=False)
         if s.loss_head == "chunked":
@@ -265,14 +338,55 @@ class Micro:
         """Return the phase: backward passes before the last micro batch's are one of their own."""
         return name if self.progress.last else "other"
 
-    def backward_layer(self) -> list[Event]:
-        """Run one layer backward, recomputing it first under checkpointing."""
-        ledger, tape = self.ledger, self.ledger.tape
-        graph, out, recomputed = self.layer, self.out, None
-        if ledger.s.checkpoint:
-            graph = self.graph(ledger.layer, recompute=True)
+
+class Layer:
+    """One kind of layer: its events in both directions, written once and placed as often as needed.
+
+    Attributes
+    ----------
+    body, after, core
+        Events of the forward pass, of the caller letting its input go, of the backward pass.
+    entry, out
+        The layer's input and output, born elsewhere.
+    """
+
+    def __init__(self, micro: Micro, checkpoint: bool) -> None:
+        self.micro, self.checkpoint = micro, checkpoint
+        ledger = micro.ledger
+        s, tape = ledger.s, ledger.tape
+        table = blocks.gpt2_layer(s) if s.gpt2 else blocks.llama_layer(s)
+        self.table = kernels.with_adapters(s, table) if s.traced else kernels.layer(s)
+        self.grad_dims, unit = s.residual, ledger.weight_unit
+        self.entry = Value(micro.fake(s.residual, unit), s.residual, unit)
+        self.graph = micro.graph(ledger.layer, save=not checkpoint, kept=s.selective)
+        with tape.recording() as self.body:
+            self.run(self.graph)
+        self.out = self.graph.take("OUT")
+        if checkpoint:
+            tape.hold(self.entry.storage, SAVED)
+        with tape.recording() as self.after:
+            tape.drop(self.entry.storage)
+        self.core: list[Event] = []
+
+    def run(self, graph: Graph) -> None:
+        """Run the layer's table on its input and the constants that the root owns."""
+        graph.env["X"] = self.entry
+        for name in CONSTANTS:
+            if value := self.micro.embed.env.get(name):
+                storage = Storage(value.storage.birth)
+                storage.constant = name in self.micro.kept
+                graph.env[name] = Value(storage, value.dims, value.unit, False)
+        graph.run(self.table)
+
+    def write_backward(self) -> None:
+        """Run the layer backward, recomputing it first under checkpointing."""
+        micro, ledger, tape = self.micro, self.micro.ledger, self.micro.ledger.tape
+        graph, out, recomputed = self.graph, self.out, None
+        if self.checkpoint:
+            graph = micro.graph(ledger.layer, recompute=True, kept=ledger.s.selective)
+            graph.held = self.graph.held
             with tape.recording() as events:
-                self.run_layer(graph)
+                self.run(graph)
                 graph.clear_casts()
                 out = graph.take("OUT")
                 tape.drop(out.storage)
@@ -282,10 +396,14 @@ class Micro:
                 self.entry.storage, *(tape.hold(constant, SAVED) for constant in constants)
             )
         self.entry.grad = None
-        with tape.recording() as core:
-            out.grad = self.fake("bsh", ledger.weight_unit)
+        with tape.recording() as self.core:
+            out.grad = micro.fake(self.grad_dims, ledger.weight_unit)
             graph.backward(recomputed=recomputed)
-        return core
+
+
+def kinds_of_layers(s: Structure) -> tuple[bool, ...]:
+    """Whether layers are checkpointed: one kind, or every second."""
+    return (True, False) if s.every_2nd else (s.checkpoint,)
 
 
 def last_use(core: list[Event]) -> list[Event]:

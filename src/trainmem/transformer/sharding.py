@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainmem.transformer.architecture import Parameter
 from trainmem.transformer.replay import GATHERED, GRADIENTS, SizeKey
 from trainmem.transformer.states import Ledger, Parameters
 
@@ -38,12 +39,14 @@ class Sharding:
     """The collectives of FSDP's parameter groups, as events."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.s, self.emit = ledger.s, ledger.emit
+        self.s, self.emit, self.ledger = ledger.s, ledger.emit, ledger
         self.rest_unit, self.weight_unit = ledger.rest_unit, ledger.weight_unit
         self.grad_unit = ledger.grad_unit
         mixed = self.s.precision == "mixed"
         self.reduce_unit = self.s.reduce_unit if mixed else self.weight_unit
-        self.buffer: SizeKey | None = None  # the all-gather buffer to free at the next copy-out
+        if self.s.adapted:
+            self.reduce_unit = self.grad_unit = self.s.adapter_unit
+        self.buffer: list[SizeKey] = []  # the all-gather buffer to free at the next copy-out
         self.reduced: SizeKey | None = None  # the last reduce-scatter input
 
     @property
@@ -79,23 +82,35 @@ class Sharding:
     def gather(self, group: Parameters) -> None:
         """Allocate for an all-gather: a cast copy of the shards (freed), everybody's buffer."""
         if not self.s.alone:
-            key = tuple(group.values())
-            if self.rest_unit != self.weight_unit:
-                self.emit(("shard", key, self.weight_unit), 1, GATHERED)
-            self.emit(("gather", key, self.weight_unit), 1, GATHERED)
-            if self.rest_unit != self.weight_unit:
-                self.emit(("shard", key, self.weight_unit), -1, GATHERED)
+            for key, unit in self.buffers(group):
+                cast = self.rest_unit != self.weight_unit or self.s.offload == "all"
+                if cast:
+                    self.emit(("shard*", key, unit), 1, GATHERED)
+                self.emit(("gather*", key, unit), 1, GATHERED)
+                if cast:
+                    self.emit(("shard*", key, unit), -1, GATHERED)
+
+    def buffers(self, group: Parameters) -> list[tuple[tuple[Parameter, ...], float]]:
+        """Return a group's parameters by bytes per element: all alike, but for a frozen base."""
+        by_unit: dict[float, list[Parameter]] = {}
+        for name, p in group.items():
+            by_unit.setdefault(self.unit(name), []).append(p)
+        return [(tuple(params), unit) for unit, params in by_unit.items()]
+
+    def unit(self, name: str) -> float:
+        """Bytes per element of a gathered parameter."""
+        return self.ledger.unit_at_rest(name) if self.s.adapted else self.weight_unit
 
     def unshard(self, group: Parameters, forward: bool) -> None:
         """Copy the gathered buffer out into parameters; then a buffer can be freed.
 
         In forward it is the previous group's (it overlaps the next gather), in backward its own.
         """
-        unit = self.weight_unit
         if self.s.alone:
-            cast = self.rest_unit != unit
+            cast = self.rest_unit != self.weight_unit
             previous: SizeKey | None = None
-            for p in group.values():
+            for name, p in group.items():
+                unit = self.unit(name)
                 if cast:
                     self.emit(("shard", (p,), unit), 1, GATHERED)
                 if previous:
@@ -105,25 +120,26 @@ class Sharding:
             if previous:
                 self.emit(previous, -1, GATHERED)
             return
-        for p in group.values():
-            self.emit(("gather", (p,), unit), 1, GATHERED)
-        own: SizeKey = ("gather", tuple(group.values()), unit)
+        for name, p in group.items():
+            self.emit(("gather", (p,), self.unit(name)), 1, GATHERED)
+        own: list[SizeKey] = [("gather*", key, unit) for key, unit in self.buffers(group)]
         if not forward:
-            self.emit(own, -1, GATHERED)
+            for buffer in own:
+                self.emit(buffer, -1, GATHERED)
         else:
             self.free_buffer()
             self.buffer = own
 
     def free_buffer(self) -> None:
         """Free the all-gather buffer that forward kept."""
-        if self.buffer:
-            self.emit(self.buffer, -1, GATHERED)
-            self.buffer = None
+        for buffer in self.buffer:
+            self.emit(buffer, -1, GATHERED)
+        self.buffer = []
 
     def reshard(self, group: Parameters) -> None:
         """Free the gathered parameters."""
-        for p in group.values():
-            self.emit(("gather", (p,), self.weight_unit), -1, GATHERED)
+        for name, p in group.items():
+            self.emit(("gather", (p,), self.unit(name)), -1, GATHERED)
 
     def reduce(self, group: Parameters, unit: int, add: bool) -> None:
         """Allocate for a reduce-scatter of whole gradients, `unit` bytes each, into the shard's.
@@ -138,15 +154,15 @@ class Sharding:
         held = [] if self.s.alone else [whole.pop()]
         for key in whole:
             self.emit(key, -1, GRADIENTS)
-        shard: SizeKey = ("shard", params, self.reduce_unit)
+        shard: SizeKey = ("shard*", params, self.reduce_unit)
         self.emit(shard, 1, GRADIENTS)
         if self.reduce_unit != self.grad_unit:
-            self.emit(("shard", params, self.grad_unit), 1, GRADIENTS)
+            self.emit(("shard*", params, self.grad_unit), 1, GRADIENTS)
             self.emit(shard, -1, GRADIENTS)
         for key in held:
             self.emit(key, -1, GRADIENTS)
-        if add:
-            self.emit(("shard", params, self.grad_unit), -1, GRADIENTS)
+        if add or self.s.offload == "all":
+            self.emit(("shard*", params, self.grad_unit), -1, GRADIENTS)
 
     def free_reduced(self) -> None:
         """Free the last reduce-scatter input."""
@@ -158,16 +174,63 @@ class Sharding:
         """Deal with a group's gradients once its backward pass is done."""
         if not self.s.fsdp:
             return
-        new = self.weight_unit
+        trained = {name: p for name, p in group.items() if self.s.trains(name)}
+        new = self.s.adapter_unit if self.s.adapted else self.weight_unit
         if self.accumulates_whole and progress.whole_exists:  # add to those, free the new ones
-            for rows, cols in group.values():
+            for rows, cols in trained.values():
                 self.emit(("", rows + cols, new), -1, GRADIENTS)
         if self.s.sharding != "zero1":
             self.reshard(group)
+        if not trained:
+            return
         if progress.sync:
             old = self.accumulates_whole and progress.whole_exists
-            self.reduce(group, self.reduce_unit if old else new, progress.shards_exist)
+            self.reduce(trained, self.reduce_unit if old else new, progress.shards_exist)
         elif self.accumulates_whole and not progress.whole_exists:
-            for rows, cols in group.values():
+            for rows, cols in trained.values():
                 self.emit(("", rows + cols, self.reduce_unit), 1, GRADIENTS)
                 self.emit(("", rows + cols, new), -1, GRADIENTS)
+
+
+class DeepSpeed(Sharding):
+    """ZeRO-3 as DeepSpeed runs it: parameters whole for their module, the next ones fetched ahead.
+
+    Gradients go into the reduce bucket as they come, and from there to the partition
+    (`runtime/zero/stage3.py`, `partitioned_param_coordinator.py`).
+    """
+
+    def pre_forward(self, group: Parameters) -> None:
+        """Gather a module's parameters and as many ahead."""
+        self.fetch(group, 1)
+
+    def post_forward(self, group: Parameters) -> None:
+        """Give them up."""
+        self.fetch(group, -1)
+
+    def pre_backward(
+        self, group: Parameters, following: Parameters | None, gathered: bool = True
+    ) -> None:
+        """Gather them again."""
+        self.fetch(group, 1)
+
+    def post_backward(self, group: Parameters, progress: Progress) -> None:
+        """Give up parameters and the whole gradients."""
+        if not self.s.fsdp:
+            return
+        self.fetch(group, -1)
+        unit = self.s.adapter_unit if self.s.adapted else self.weight_unit
+        for name, (rows, cols) in group.items():
+            if self.s.trains(name):
+                self.emit(("", rows + cols, unit), -1, GRADIENTS)
+
+    def fetch(self, group: Parameters, sign: int) -> None:
+        """Allocate or free a module's parameters, layers twice: one is fetched ahead."""
+        if self.s.fsdp and not self.s.alone:
+            ahead = 2 if group is self.ledger.layer else 1
+            for name, p in group.items():
+                self.emit(("gather", (p,), self.unit(name)), sign * ahead, GATHERED)
+
+
+def sharding_of(ledger: Ledger) -> Sharding:
+    """Return the collectives of a framework (Megatron's weights are never given up: none)."""
+    return (DeepSpeed if ledger.s.framework == "deepspeed" else Sharding)(ledger)

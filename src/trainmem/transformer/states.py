@@ -29,6 +29,21 @@ UNITS = {
 }
 
 
+def units_of(framework: str, precision: str) -> tuple[int, int, int]:
+    """Bytes per element as in `UNITS`; Megatron adds gradients up in fp32."""
+    rest, weight, gradient = UNITS[precision]
+    return rest, weight, 4 if framework == "megatron" else gradient
+
+
+#: Bytes per element of a quantised weight, its scales included: 4 bits and an fp32 scale per block
+#: of 64; scales in 8 bits with an fp32 one per 256 (QLoRA's double quantisation); 8 bits.
+QUANTIZED = {"nf4": 0.5 + 4 / 64, "nf4_double": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0}
+
+#: DeepSpeed's buckets in elements of the weights' type (`reduce_bucket_size`, `allgather_bucket_size`
+#: and `stage3_prefetch_bucket_size`, defaults of runtime/zero/config.py).
+REDUCE_BUCKET, GATHER_BUCKET, PREFETCH_BUCKET = 5e8, 5e8, 5e7
+
+
 def optimizer_units(precision: str, optimizer: str) -> tuple[float, ...]:
     """Bytes an element of each optimizer state; 0 stands for one scalar on the GPU."""
     unit = 4 if precision == "bf16_master" else UNITS[precision][0]
@@ -70,11 +85,60 @@ class Structure:
     split: bool
     reduce_unit: int
     dropout: bool
+    framework: str = "torch"
+    kernels: str = "transformers"
+    gated: bool = True
+    selective: bool = False
+    every_2nd: bool = False
+    parallel: bool = False  # tensor parallel
+    sp: bool = False
+    ring: bool = False  # context parallel
+    first: bool = True
+    last: bool = True
+    held_layers: int = 0  # layers whose weights are here, where that is not `num_layers`
+    waiting: int = 0
+    adapted: tuple[str, ...] = ()  # products with an adapter; all other weights are frozen
+    quantization: str = "none"
+    offload: str = "none"
+    experts: bool = False
+    qk_norm: bool = False
+    learned_positions: bool = False
+
+    @property
+    def zero(self) -> int:
+        """Stage of ZeRO."""
+        return int(self.sharding[-1]) if self.sharding.startswith("zero") else 0
 
     @property
     def fsdp(self) -> bool:
-        """Whether FSDP2 shards the states."""
-        return self.sharding.startswith("zero")
+        """Whether groups of parameters are gathered and given up (FSDP2, ZeRO-3)."""
+        if self.framework == "deepspeed":
+            return self.zero == 3
+        return self.framework == "torch" and self.zero > 0
+
+    @property
+    def traced(self) -> bool:
+        """Whether layers are those of transformers."""
+        return self.kernels == "transformers"
+
+    @property
+    def residual(self) -> str:
+        """Dimensions of the residual stream: divided by tp too with sequence parallelism."""
+        return "brh" if self.sp else "bsh"
+
+    @property
+    def adapter_unit(self) -> int:
+        """Bytes per element of LoRA's weights: peft keeps them in fp32, others as the base."""
+        return 4 if self.kernels in ("transformers", "liger", "compiled") else 2
+
+    def trains(self, name: str) -> bool:
+        """Whether a parameter is trained: all, or only the adapters."""
+        return not self.adapted or ".lora_" in name
+
+    @property
+    def layers_here(self) -> int:
+        """Layers whose weights are on this GPU."""
+        return self.held_layers or self.num_layers
 
     @property
     def gpt2(self) -> bool:
@@ -112,7 +176,7 @@ class Ledger:
         self.s = s = structure
         self.tape = Tape()
         self.segments: list[Segment] = []
-        self.rest_unit, self.weight_unit, self.grad_unit = UNITS[s.precision]
+        self.rest_unit, self.weight_unit, self.grad_unit = units_of(s.framework, s.precision)
         self.precision = Precision(self.weight_unit, s.precision == "amp")
         self.layer, self.root = dict(s.layer), dict(s.root)
         self.embed_group, self.head_group = self.root, self.root
@@ -137,26 +201,74 @@ class Ledger:
     def states(self) -> None:
         """Allocate what is there before the step: weights, optimizer, kept gradients, tokens."""
         s = self.s
-        for parameters, count in ((self.layer, s.num_layers), (self.root, 1)):
-            for p in parameters.values():
-                self.emit(self.at_rest((p,), self.rest_unit), count, WEIGHTS)
-                for unit in optimizer_units(s.precision, s.optimizer):
-                    key = self.at_rest((p,), unit) if unit else ("", "", 4)
+        for parameters, count in ((self.layer, s.layers_here), (self.root, 1)):
+            for name, p in parameters.items():
+                trained, unit = s.trains(name), self.unit_at_rest(name)
+                if s.offload != "all":
+                    self.emit(self.weight_key(p, unit), count, WEIGHTS)
+                units = optimizer_units(s.precision, s.optimizer) if trained else ()
+                if trained and s.adapted:
+                    units = tuple(u and float(unit) for u in units)
+                for state in units if s.offload == "none" else ():
+                    key = self.at_rest((p,), state) if state else ("", "", 4)
                     self.emit(key, count, OPTIMIZER)
-                if s.sharding == "zero1":
+                if s.sharding == "zero1" and s.fsdp:
                     self.emit(("gather", (p,), self.weight_unit), count, GATHERED)
-                if s.sharding == "ddp":
+                if s.sharding == "ddp" and s.framework == "torch" and trained:
                     self.emit(("", "".join(p), self.grad_unit), count, GRADIENTS)
-        if s.keep:
+        if s.keep and not (s.offload == "all" and s.fsdp):
             self.gradients_at_rest(1)
-        if s.family != "gpt2":
+        if s.framework == "megatron":
+            self.dummy_gradients()
+        elif s.framework == "deepspeed":
+            self.buckets()
+        elif s.kernels == "llm.c":
+            self.emit(("", "bsh", 10), 1, TEMPORARY)
+        if not s.learned_positions:
             self.emit(("", "d", 2), 2, WEIGHTS)
         self.emit(("", "bs", 8), 1, TEMPORARY)
         self.close("states", "weights, optimizer states and tokens")
 
+    def unit_at_rest(self, name: str) -> float:
+        """Bytes per element of a weight outside gathering."""
+        s = self.s
+        if ".lora_" in name:
+            return s.adapter_unit
+        product = name.endswith(".weight") and not name.startswith(("norm", "head"))
+        if s.quantization != "none" and product:
+            return QUANTIZED[s.quantization]
+        return self.rest_unit
+
+    def weight_key(self, p: Parameter, unit: float) -> SizeKey:
+        """Size of a weight: ZeRO below stage 3 and Megatron keep it whole."""
+        if self.s.framework != "torch" and self.s.zero < 3:
+            return ("", "".join(p), unit)
+        return self.at_rest((p,), unit)
+
+    def dummy_gradients(self) -> None:
+        """Transformer Engine's cached gradients: one per distinct shape of weight, never used.
+
+        Gradients go into the main ones; autograd is handed these (`get_dummy_wgrad` in
+        `transformer_engine/pytorch/module/base.py`). Queries, keys and values are one product, gate
+        and up are one. The head's stays too, as published steady states show.
+        """
+        s = self.s
+        fc1 = 2 * self.weight_unit if s.gated else self.weight_unit
+        for dims, unit in (("wh", 2), ("hq", 2), ("fh", fc1), ("hf", 2)):
+            self.emit(("", dims, unit), 1, GRADIENTS)
+        if s.last:
+            self.emit(("", "Vh", 2), 1, GRADIENTS)
+
+    def buckets(self) -> None:
+        """DeepSpeed's buckets, whole from the start."""
+        unit = self.weight_unit
+        second = PREFETCH_BUCKET if self.s.zero == 3 else GATHER_BUCKET
+        for elements in (REDUCE_BUCKET, second):
+            self.emit(("", "", elements * unit), 1, GATHERED)
+
     def at_rest(self, parameters: tuple[Parameter, ...], unit: float) -> SizeKey:
         """Size of a parameter (or its optimizer state) outside gathering."""
-        if self.s.fsdp:
+        if self.s.zero:
             return ("shard", parameters, unit)
         ((rows, cols),) = parameters
         return ("", rows + cols, unit)
@@ -166,25 +278,35 @@ class Ledger:
         s = self.s
         if s.fsdp:
             for group, count in self.groups():
-                key: SizeKey = ("shard", tuple(group.values()), self.grad_unit)
-                self.emit(key, sign * count, GRADIENTS)
-        else:
-            for parameters, count in ((self.layer, s.num_layers), (self.root, 1)):
-                for rows, cols in parameters.values():
-                    self.emit(("", rows + cols, self.grad_unit), sign * count, GRADIENTS)
+                trained = tuple(p for name, p in group.items() if s.trains(name))
+                if trained:
+                    unit: float = s.adapter_unit if s.adapted else self.grad_unit
+                    key: SizeKey = ("shard*", trained, unit)
+                    self.emit(key, sign * count, GRADIENTS)
+            return
+        for parameters, count in ((self.layer, s.layers_here), (self.root, 1)):
+            for name, (rows, cols) in parameters.items():
+                if s.trains(name):
+                    unit = s.adapter_unit if s.adapted else self.grad_unit
+                    divided = s.framework == "deepspeed" and s.zero == 2
+                    key = ("shard", ((rows, cols),), unit) if divided else ("", rows + cols, unit)
+                    self.emit(key, sign * count, GRADIENTS)
 
     def groups(self) -> list[tuple[Parameters, int]]:
         """FSDP's groups of parameters, and how many of each."""
-        groups = [(self.layer, self.s.num_layers), (self.embed_group, 1)]
+        groups = [(self.layer, self.s.layers_here), (self.embed_group, 1)]
         return [*groups, (self.head_group, 1)] if self.s.split else groups
 
     def optimizer(self) -> None:
         """Temporaries of the step, then the gradients go (unless kept)."""
         s = self.s
-        root = dict(self.root)
+        layer = [p for name, p in self.layer.items() if s.trains(name)]
+        root = {name: p for name, p in self.root.items() if s.trains(name)}
+        every = (*((p, s.layers_here) for p in layer), *((p, 1) for p in root.values()))
         first = [root.pop(name) for name in ("embed", "position") if name in root]
-        layer = list(self.layer.values())
-        one_by_one = [*first, *layer * min(s.num_layers, 2), *root.values()]
+        one_by_one = [*first, *layer * min(s.layers_here, 2), *root.values()]
+        if s.framework != "torch" or s.offload != "none":  # flat tensors, or on the CPU
+            one_by_one, every = [], ()
         if s.precision == "bf16_master":  # an fp32 copy of one gradient at a time
             for p in one_by_one:
                 self.emit(self.at_rest((p,), 4), 1, TEMPORARY)
@@ -202,9 +324,8 @@ class Ledger:
                 self.emit(previous, -1, TEMPORARY)
         if s.optimizer == "adamw_foreach":  # the square roots of all second moments at once
             for sign in (1, -1):
-                for parameters, count in ((self.layer, s.num_layers), (self.root, 1)):
-                    for p in parameters.values():
-                        self.emit(self.at_rest((p,), self.rest_unit), sign * count, TEMPORARY)
-        if not s.keep:
+                for p, count in every:
+                    self.emit(self.at_rest((p,), self.rest_unit), sign * count, TEMPORARY)
+        if not s.keep and not (s.offload == "all" and s.fsdp):
             self.gradients_at_rest(-1)
         self.close("opt", "optimizer step")

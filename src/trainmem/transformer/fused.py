@@ -1,0 +1,237 @@
+"""Operations of fused kernels, of parallel axes, of experts and of adapters.
+
+Same form as `ops`: what each allocates, saves and gives back. None of these is traced; they follow
+the stacks' sources (Transformer Engine `module/linear.py`, `layernorm_linear.py`; Liger-Kernel
+`ops/`; torchtitan and PyTorch `tensor/parallel`) and reproduce published measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainmem.transformer.replay import Grads, Graph, Row, Storage, Value
+
+
+def rms_norm(graph: Graph, row: Row) -> None:
+    """Norm in one kernel: saves its input and one fp32 statistic a token (`dims`)."""
+    x, w = graph.env[row.ins], graph.parameter(row.weight)
+    out = graph.make(x.dims, x.unit)
+    stat = graph.new(row.dims, 4)
+
+    def backward(g: Storage) -> Grads:
+        return [(v, graph.new(v.dims, v.unit), v.dims, v.unit) for v in (x, w) if v.needs]
+
+    graph.node((out,), backward, x.storage, stat)
+    graph.tape.drop(stat)
+    graph.bind(row.out, out)
+
+
+def like_input(graph: Graph, row: Row) -> None:
+    """One kernel, nothing saved: fused rotary embedding, a sum that keeps its shape."""
+    x = graph.env[row.ins]
+    out = graph.make(x.dims, x.unit)
+    graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)])
+    graph.bind(row.out, out)
+
+
+def complex_rotary(graph: Graph, row: Row) -> None:
+    """Rotary embedding by complex products in fp32 (torchtitan, Meta's Llama): nothing saved."""
+    x = graph.env[row.ins]
+    wide, turned = graph.new(x.dims, 4), graph.new(x.dims, 4)
+    out = graph.make(x.dims, x.unit)
+    graph.tape.drop(wide)
+    graph.tape.drop(turned)
+
+    def backward(g: Storage) -> Grads:
+        wide, turned = graph.new(x.dims, 4), graph.new(x.dims, 4)
+        dx = graph.new(x.dims, x.unit)
+        graph.tape.drop(wide)
+        graph.tape.drop(turned)
+        return [(x, dx, x.dims, x.unit)]
+
+    graph.node((out,), backward)
+    graph.bind(row.out, out)
+
+
+def gated(graph: Graph, row: Row) -> None:
+    """Activation of a gate times the other half, in one kernel: saves both."""
+    gate, up = (graph.env[name] for name in row.ins.split())
+    out = graph.make(up.dims, up.unit)
+
+    def backward(g: Storage) -> Grads:
+        return [(v, graph.new(v.dims, v.unit), v.dims, v.unit) for v in (gate, up)]
+
+    graph.node((out,), backward, gate.storage, up.storage)
+    graph.bind(row.out, out)
+
+
+def gather(graph: Graph, row: Row) -> None:
+    """Gather the sequence from the tensor-parallel ranks; its gradient is reduced and scattered."""
+    x = graph.env[row.ins]
+    out = graph.make(row.dims, x.unit)
+    graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)])
+    graph.bind(row.out, out)
+
+
+def parallel_product(graph: Graph, row: Row) -> None:
+    """Transformer Engine's product, with the collectives of sequence parallelism inside.
+
+    Between a divided sequence ("r") and a whole one, whichever side is which. Saved is the input as
+    it came, divided; backward gathers it again. The weight's gradient is added to the main one in
+    place and allocates nothing (`fuse_wgrad_accumulation`).
+    """
+    x, w = graph.env[row.ins], graph.parameter(row.weight + ".weight")
+    inside, outside = "r" in x.dims, "r" in row.dims
+    whole = graph.new(x.dims.replace("r", "s"), x.unit) if inside else None
+    part = graph.new(row.dims.replace("r", "s"), w.unit) if outside else None
+    out = graph.make(row.dims, w.unit)
+    for storage in (whole, part):
+        if storage:
+            graph.tape.drop(storage)
+
+    def backward(g: Storage) -> Grads:
+        wide = graph.new(row.dims.replace("r", "s"), w.unit) if outside else None
+        again = graph.new(x.dims.replace("r", "s"), x.unit) if inside else None
+        partial = graph.new(x.dims.replace("r", "s"), x.unit) if inside else None
+        dx = graph.new(x.dims, x.unit)
+        for storage in (wide, again, partial):
+            if storage:
+                graph.tape.drop(storage)
+        return [(x, dx, x.dims, x.unit)]
+
+    graph.node((out,), backward, x.storage)
+    graph.bind(row.out, out)
+
+
+def flash_recomputed(graph: Graph, row: Row) -> None:
+    """Attention whose output stays for the next product, and whose statistics are recomputed."""
+    q, k, v = (graph.env[name] for name in row.ins.split())
+    out = graph.make(q.dims, q.unit)
+    graph.tape.drop(graph.new("bas", 4))
+
+    def backward(g: Storage) -> Grads:
+        again, stat = graph.new(q.dims, q.unit), graph.new("bas", 4)
+        grads = [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (q, k, v)]
+        graph.tape.drop(again)
+        graph.tape.drop(stat)
+        return grads
+
+    graph.node((out,), backward, q.storage, k.storage, v.storage)
+    graph.bind(row.out, out)
+
+
+def kept(graph: Graph, row: Row) -> None:
+    """Keep bytes until the backward pass reaches this row; `dims` is "elements:bytes each".
+
+    For what was measured on a GPU and is known by its size alone. `ins` passes through.
+    """
+    x = graph.env[row.ins]
+    dims, unit = row.dims.split(":")
+    extra = graph.new(dims, float(unit))
+    out = Value(graph.tape.hold(x.storage), x.dims, x.unit, x.needs)
+    graph.node((out,), lambda g: [(x, graph.share(g), x.dims, x.unit)], extra)
+    graph.tape.drop(extra)
+    graph.bind(row.out, out)
+
+
+def masked(graph: Graph, row: Row) -> None:
+    """Dropout fused with the residual sum: saves a mask of one byte an element."""
+    x = graph.env[row.ins]
+    mask = graph.new(x.dims, 1)
+    out = Value(graph.tape.hold(x.storage), x.dims, x.unit)
+    graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)], mask)
+    graph.tape.drop(mask)
+    graph.bind(row.out, out)
+
+
+def receive(graph: Graph, row: Row) -> None:
+    """Take a tensor from the stage before."""
+    graph.bind(row.out, graph.make(row.dims, graph.precision.weight))
+
+
+def routed(graph: Graph, row: Row) -> None:
+    """Copy tokens to (or from) the order of their experts, changing how many there are."""
+    x = graph.env[row.ins]
+    out = graph.make(row.dims, x.unit)
+    graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)])
+    graph.bind(row.out, out)
+
+
+def weighted(graph: Graph, row: Row) -> None:
+    """Expert outputs times their probability: saves both."""
+    x, p = (graph.env[name] for name in row.ins.split())
+    out = graph.make(x.dims, x.unit)
+
+    def backward(g: Storage) -> Grads:
+        return [(v, graph.new(v.dims, v.unit), v.dims, v.unit) for v in (x, p)]
+
+    graph.node((out,), backward, x.storage, p.storage)
+    graph.bind(row.out, out)
+
+
+def chosen(graph: Graph, row: Row) -> None:
+    """Top experts' probabilities out of all: the gradient is as wide as all."""
+    x = graph.env[row.ins]
+    out = graph.make(row.dims, x.unit)
+    graph.node((out,), lambda g: [(x, graph.new(x.dims, x.unit), x.dims, x.unit)])
+    graph.bind(row.out, out)
+
+
+def widen(graph: Graph, row: Row) -> None:
+    """Cast an adapter's input to its type (peft: fp32 adapters on a bf16 base)."""
+    graph.bind(row.out, graph.cast(graph.env[row.ins], graph.adapter_unit))
+
+
+def loss_by_vocabulary(graph: Graph, row: Row) -> None:
+    """Megatron's cross entropy: an fp32 copy, turned into probabilities in place, then into a
+    gradient in place (`_VocabParallelCrossEntropy`).
+    """
+    x = graph.cast(graph.env[row.ins], 4)
+    out = graph.make("", 4)
+    graph.node((out,), lambda g: [(x, graph.share(x.storage), x.dims, x.unit)], x.storage)
+    graph.bind(row.out, out)
+    graph.release(x)
+
+
+def loss_of(bytes_of_gradient: float, in_place: bool = False) -> Callable[[Graph, Row], None]:
+    """Cross entropy in one kernel on bf16 logits, which it saves with a statistic a token.
+
+    Backward makes a gradient of that many bytes an element, or overwrites the logits.
+    """
+
+    def loss(graph: Graph, row: Row) -> None:
+        x = graph.env[row.ins]
+        out, stat = graph.make("", 4), graph.new("bs", 4)
+
+        def backward(g: Storage) -> Grads:
+            if in_place:
+                return [(x, graph.share(x.storage), x.dims, x.unit)]
+            return [(x, graph.new(x.dims, bytes_of_gradient), x.dims, x.unit)]
+
+        graph.node((out,), backward, x.storage, stat)
+        graph.tape.drop(stat)
+        graph.bind(row.out, out)
+
+    return loss
+
+
+FUSED: dict[str, Callable[[Graph, Row], None]] = {
+    "chosen": chosen,
+    "complex_rotary": complex_rotary,
+    "flash_recomputed": flash_recomputed,
+    "gated": gated,
+    "gather": gather,
+    "kept": kept,
+    "loss_by_vocabulary": loss_by_vocabulary,
+    "loss_compiled": loss_of(2),
+    "loss_in_place": loss_of(2, in_place=True),
+    "loss_pieces": loss_of(1.5),
+    "masked": masked,
+    "parallel_product": parallel_product,
+    "receive": receive,
+    "rms_norm": rms_norm,
+    "rotary": like_input,
+    "routed": routed,
+    "weighted": weighted,
+    "widen": widen,
+}
