@@ -390,3 +390,38 @@ def test_junk_values_give_an_answer_or_one_clear_error(data):
     books = [*reading.used, *reading.ignored, *reading.unsupported]
     assert sorted(books) == sorted(flatten(tree))
     assert isinstance(reading.training_config(), TrainingConfig)
+
+
+ARGUMENTS = parse(_parse((CONFIGS / "megatron_llama3_70b.txt").read_text(), "megatron"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(names=st.sets(st.sampled_from(sorted(ARGUMENTS)), min_size=1))
+def test_any_of_megatrons_arguments_are_accounted_for(names):
+    words = ["--bf16"]
+    for name in names - {"--bf16"}:
+        values = ARGUMENTS[name]
+        values = [] if values is True else [values] if isinstance(values, str) else values
+        words += [name, *values]
+    try:
+        reading = read_configuration(words)
+    except ValueError:
+        return
+    books = [*reading.used, *reading.ignored, *reading.unsupported]
+    assert sorted(books) == sorted(names | {"--bf16"})
+
+
+@pytest.mark.parametrize("section", ["training", "parallelism", "compile", "optimizer"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_any_of_torchtitans_keys_are_accounted_for(section, data):
+    tree = tomllib.loads((CONFIGS / "torchtitan_llama3_405b.toml").read_text())
+    for key in list(tree[section]):
+        if data.draw(st.booleans()):
+            del tree[section][key]
+    try:
+        reading = read_configuration(tree)
+    except ValueError:
+        return
+    books = [*reading.used, *reading.ignored, *reading.unsupported]
+    assert sorted(books) == sorted(flatten(tree))

@@ -306,7 +306,8 @@ def _activations(ledger: Ledger) -> None:
     for key in ("--hidden-dropout", "--attention-dropout"):
         value = ledger.get(key)
         if value is None:
-            ledger.unsupported[key] = "not among the arguments: 0.1, whose masks are not modelled"
+            why = f"{key} is not among the arguments: 0.1, whose masks are not modelled"
+            ledger.assume(why, dropout=False)
         elif float(_number(key, value)) == 0:
             ledger.ignore(key, why="no dropout")
         else:
