@@ -1,0 +1,24 @@
+"""Configurations as people have them, read into a plan with a report of every key.
+
+In reading order: `ledger` (the reading, and the book of keys), one module for each format
+(`deepspeed`, `accelerate`, `trainer`, `torchtitan`, `megatron`), `read` (recognises the format).
+"""
+
+from trainmem.transformer.readers.accelerate import read_accelerate
+from trainmem.transformer.readers.deepspeed import read_deepspeed
+from trainmem.transformer.readers.ledger import Reading
+from trainmem.transformer.readers.megatron import read_megatron
+from trainmem.transformer.readers.read import FORMATS, read_configuration
+from trainmem.transformer.readers.torchtitan import read_torchtitan
+from trainmem.transformer.readers.trainer import read_trainer
+
+__all__ = [
+    "FORMATS",
+    "Reading",
+    "read_accelerate",
+    "read_configuration",
+    "read_deepspeed",
+    "read_megatron",
+    "read_torchtitan",
+    "read_trainer",
+]

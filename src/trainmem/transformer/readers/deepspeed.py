@@ -1,0 +1,250 @@
+"""DeepSpeed's JSON configuration.
+
+Keys and defaults: deepspeed 0.17 `runtime/config.py`, `runtime/constants.py`,
+`runtime/zero/config.py`, `runtime/zero/offload_config.py`,
+`runtime/activation_checkpointing/config.py`; what `"auto"` becomes: transformers 5.24
+`integrations/deepspeed.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmem.config import ConfigError
+from trainmem.transformer.readers.ledger import AUTO, Ledger, Reading, flatten
+
+#: Keys at the top by which the format is recognised.
+TOP_LEVEL = """
+zero_optimization train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
+bf16 bfloat16 fp16 amp torch_autocast gradient_clipping steps_per_print wall_clock_breakdown
+zero_allow_untested_optimizer activation_checkpointing aio flops_profiler communication_data_type
+"""
+
+#: Sizes in elements that the model has at DeepSpeed's defaults.
+BUCKETS = {
+    "reduce_bucket_size": 500_000_000,
+    "allgather_bucket_size": 500_000_000,
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+}
+
+IGNORED = {
+    "prints, profiles and logs": """steps_per_print wall_clock_breakdown memory_breakdown dump_state
+        flops_profiler flops_profiler.* tensorboard tensorboard.* wandb wandb.* csv_monitor
+        csv_monitor.* comet comet.* comms_logger comms_logger.* timers timers.* nebula nebula.*
+        autotuning autotuning.*""",
+    "schedule and hyperparameters: numbers, no tensors": """scheduler scheduler.* optimizer.params
+        optimizer.params.* gradient_clipping prescale_gradients gradient_predivide_factor
+        zero_allow_untested_optimizer data_efficiency data_efficiency.*""",
+    "loss scaling: one number": """fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window
+        fp16.hysteresis fp16.consecutive_hysteresis fp16.min_loss_scale fp16.auto_cast
+        bf16.check_overflow bf16.check_grad_overflow""",
+    "reading and writing checkpoints": """checkpoint checkpoint.* dataloader_drop_last
+        zero_optimization.stage3_gather_16bit_weights_on_model_save
+        zero_optimization.stage3_gather_fp16_weights_on_model_save
+        zero_optimization.elastic_checkpoint zero_optimization.load_from_fp32_weights""",
+    "how data moves to disk and CPU, not what stays on the GPU": """aio aio.*
+        zero_optimization.offload_optimizer zero_optimization.offload_param
+        zero_optimization.offload_optimizer.* zero_optimization.offload_param.*
+        zero_optimization.sub_group_size zero_force_ds_cpu_optimizer
+        zero_optimization.round_robin_gradients zero_optimization.cpu_offload_use_pin_memory""",
+    "communication: the buckets are counted at their sizes": """zero_optimization.overlap_comm
+        zero_optimization.contiguous_gradients zero_optimization.reduce_scatter
+        zero_optimization.allgather_partitions zero_optimization.use_multi_rank_bucket_allreduce
+        zero_optimization.ignore_unused_parameters zero_optimization.log_trace_cache_warnings
+        zero_optimization.memory_efficient_linear zero_optimization.override_module_apply
+        zero_optimization.enable_sanity_checks zero_optimization.legacy_stage1
+        zero_optimization.stage3_module_granularity_threshold
+        zero_optimization.stage3_use_all_reduce_for_fetch_params
+        zero_optimization.stage3_model_persistence_threshold""",
+    "deepspeed.checkpointing runs only where the model's code calls it": """activation_checkpointing
+        activation_checkpointing.number_checkpoints activation_checkpointing.profile
+        activation_checkpointing.synchronize_checkpoint_boundary
+        activation_checkpointing.contiguous_memory_optimization""",
+}
+
+UNSUPPORTED = {
+    "Apex AMP is not modelled": "amp amp.enabled",
+    "autocast under DeepSpeed is not modelled: bf16 weights are assumed": """torch_autocast
+        torch_autocast.enabled""",
+    "checkpoints divided among ranks or kept on the CPU are not modelled": """
+        activation_checkpointing.partition_activations
+        activation_checkpointing.cpu_checkpointing""",
+    "ZeRO++ (secondary copies, quantised communication) is not modelled": """
+        zero_optimization.zero_hpz_partition_size=1 zero_optimization.zero_quantized_weights
+        zero_optimization.zero_quantized_nontrainable_weights
+        zero_optimization.zero_quantized_gradients zero_optimization.zeropp_loco_param*""",
+    "sharding within groups of ranks (MiCS) is not modelled": """
+        zero_optimization.mics_shard_size zero_optimization.mics_hierarchical_params_gather""",
+    "gradients are modelled in bf16 with fp32 in the optimizer": """data_types.grad_accum_dtype=bf16
+        bf16.immediate_grad_update=true fp16.fp16_master_weights_and_grads""",
+    "communication in another type needs a copy that is not modelled": """
+        communication_data_type=bf16|bfp16 seq_parallel_communication_data_type=fp32""",
+    "not modelled": """zero_optimization.zenflow* elasticity.enabled compression_training*
+        sparse_attention* progressive_layer_drop.enabled eigenvalue.enabled
+        curriculum_learning.enabled hybrid_engine.enabled pipeline.* sparse_gradients
+        quantize_training.enabled compile.* zero_optimization.stage3_allgather_sequential""",
+}
+
+
+def read_deepspeed(source: Mapping[str, Any], **given: Any) -> Reading:
+    """Read a DeepSpeed configuration.
+
+    Whether layers are checkpointed is decided by the model's code, and is assumed to be so;
+    `num_gpus` follows from the three batch sizes where all are there.
+
+    Parameters
+    ----------
+    source
+        The parsed JSON.
+    **given
+        Options of the plan that the launcher or the script sets (`num_gpus`, `seq_length`, …).
+
+    Raises
+    ------
+    ConfigError
+        Naming a key, its bad value and what is allowed.
+    ValueError
+        For a combination that the plan does not cover.
+    """
+    ledger = Ledger(flatten(source), given)
+    ledger.assume("DeepSpeed's file doesn't say; give seq_length=", seq_length=4096)
+    ledger.assume("the model's code decides; give checkpointing=", checkpointing="full")
+    auto = any(ledger.get(f"{name}.enabled") == AUTO for name in ("bf16", "fp16"))
+    why = '"auto": the trainer decides' if auto else "no key switches bf16 or fp16 on"
+    ledger.assume(why, precision="bf16_master" if auto else "fp32")
+    read_section(ledger)
+    return ledger.close("deepspeed")
+
+
+def read_section(ledger: Ledger, trainer: str = "") -> None:
+    """Account for DeepSpeed's keys under the ledger's prefix.
+
+    Parameters
+    ----------
+    ledger
+        Prefixed where the section lies inside another configuration.
+    trainer
+        Who fills in `"auto"`; its values are in the ledger's options already.
+    """
+    for full, value in ledger.leaves.items():
+        key = full.removeprefix(ledger.prefix)
+        if value == AUTO and full.startswith(ledger.prefix) and not key.endswith(tuple(BUCKETS)):
+            ledger.ignore(key, why=f'"auto": {trainer or "the trainer"} decides')
+    _precision(ledger)
+    _batches(ledger)
+    _zero(ledger)
+    _optimizer(ledger)
+    ledger.rest(IGNORED, UNSUPPORTED)
+
+
+def _precision(ledger: Ledger) -> None:
+    for name in ("bf16", "bfloat16", "fp16"):
+        on = ledger.flag(f"{name}.enabled")
+        if on:
+            ledger.use(f"{name}.enabled", precision="bf16_master")  # fp16: the same bytes
+        elif on is not None:
+            ledger.ignore(f"{name}.enabled", why="off")
+
+
+def _batches(ledger: Ledger) -> None:
+    keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
+    micro, steps, total = (ledger.integer(key) for key in keys)
+    given = ledger.given.keys() & {"num_gpus", "micro_batch", "accumulation"}
+    if total and micro and steps and not given and "num_gpus" not in ledger.options:
+        _divide(ledger, keys, total, micro * steps)
+        ledger.count_gpus(total // (micro * steps), keys[2])
+    gpus = ledger.count_gpus()
+    micro = ledger.given.get("micro_batch", micro)
+    if total and steps is None:
+        micro = micro or max(1, total // gpus)
+        if not given:
+            _divide(ledger, keys, total, micro * gpus)
+        steps = max(1, total // (micro * gpus))
+        ledger.use(keys[2], accumulation=steps)
+    elif total and micro is None and steps:
+        _divide(ledger, keys, total, steps * gpus)
+        micro = total // (steps * gpus)
+        ledger.use(keys[2], micro_batch=micro)
+    elif total and micro and steps and not given:
+        _divide(ledger, keys, total, micro * steps * gpus, equal=True)
+    if micro:
+        ledger.use(keys[0], micro_batch=micro)
+    if steps:
+        ledger.use(keys[1], accumulation=steps)
+    ledger.note(keys[2], text="micro batch × accumulation × GPUs")
+
+
+def _divide(
+    ledger: Ledger, keys: tuple[str, ...], total: int, product: int, equal: bool = False
+) -> None:
+    """Refuse a batch that is not a multiple of its known factors, or not their product."""
+    if total % product or (equal and total != product):
+        relation = "" if equal else "a multiple of "
+        raise ConfigError(
+            ledger.prefix + keys[2],
+            total,
+            f"must be {relation}{product}: {keys[0]} × {keys[1]} × GPUs, as far as they are known",
+        )
+
+
+def _zero(ledger: Ledger) -> None:
+    zero = "zero_optimization.stage"
+    stage = ledger.integer(zero, 0, 3) or 0
+    if ledger.flag("zero_optimization"):  # 2020's spelling
+        stage, zero = 1, "zero_optimization"
+    sharding = f"zero{stage}" if stage else ledger.replicated()
+    ledger.assume("no stage of ZeRO", sharding=sharding)
+    ledger.use(zero, sharding=sharding)
+    if stage and ledger.value("precision") == "bf16_master":
+        ledger.assume("DeepSpeed shards the states", framework="deepspeed")
+    elif stage:
+        ledger.assume("without bf16 and fp16 ZeRO is modelled as FSDP2", framework="torch")
+    section = ledger.under("zero_optimization.")
+    _offload(section, stage)
+    for key, default in BUCKETS.items():
+        size = section.integer(key, 0)
+        if key.startswith("stage3") and stage < 3:
+            section.ignore(key, why="only for stage 3")
+        elif key.startswith("allgather") and stage == 3:
+            section.ignore(key, why="only for stages 1 and 2")
+        elif size == default:
+            section.ignore(key, why="the default, which is modelled")
+        else:
+            auto = '"auto" (from the hidden size), ' if section.get(key) == AUTO else ""
+            section.refuse(key, why=f"{auto}modelled at the default of {default:,} elements")
+
+
+def _offload(section: Ledger, stage: int) -> None:
+    devices = ("none", "cpu", "nvme")
+    optimizer = section.choice("offload_optimizer.device", devices) or "none"
+    weights = section.choice("offload_param.device", devices) or "none"
+    old = section.flag("cpu_offload"), section.flag("cpu_offload_param")
+    if old[0] and optimizer == "none":
+        optimizer = "cpu"
+    if old[1] and weights == "none":
+        weights = "cpu"
+    first = ("offload_optimizer.device", "cpu_offload")
+    second = ("offload_param.device", "cpu_offload_param")
+    ratio = section.get("offload_optimizer.ratio", 1.0)
+    if optimizer != "none" and ratio != 1.0:
+        section.refuse("offload_optimizer.ratio", why="all optimizer states are moved, not a part")
+    if weights != "none" and stage < 3:
+        section.ignore(*second, why="only for stage 3")
+    elif weights != "none" and optimizer == "none":
+        section.refuse(*second, why="weights alone on the CPU, without the optimizer states")
+    elif weights != "none":
+        section.wish(*first, *second, offload="all")
+    if optimizer != "none":
+        section.wish(*first, offload="optimizer")
+    section.ignore(*first, *second, why="not used")
+
+
+def _optimizer(ledger: Ledger) -> None:
+    name = str(ledger.get("optimizer.type", "AdamW")).lower()
+    if name in ("adam", "adamw", "fusedadam", "cpuadam"):
+        ledger.note("optimizer.type", text="AdamW")
+    ledger.refuse("optimizer.type", why="modelled as AdamW, the only one under DeepSpeed")

@@ -1,0 +1,394 @@
+"""Megatron-LM's argument list.
+
+Arguments and defaults: Megatron-LM `megatron/training/arguments.py` (commit d98e8a64) and the
+dataclasses from which it builds arguments (`TransformerConfig`, `ModelParallelConfig`,
+`TrainingConfig`, `TokenizerConfig`, …); `torchrun`'s for the number of GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from trainmem.config import ConfigError
+from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.plan import OPTIONS
+from trainmem.transformer.readers.ledger import Ledger, Reading
+
+IGNORED = {
+    "how processes start and find each other": """--node_rank --node-rank --master_addr
+        --master-addr --master_port --master-port --rdzv* --standalone --distributed-* --local-rank
+        --max-restarts --max_restarts --tee --log_dir --log-dir --use-gloo-process-groups
+        --disable-gloo-process-groups --lazy-mpu-init --use-tp-pp-dp-mapping""",
+    "logging and profiling": """--log-* --tensorboard-* --wandb-* --timing-log-* --profile*
+        --use-pytorch-profiler --record-memory-history --memory-snapshot-path --no-one-logger
+        --one-logger-* --logging-level --config-logger-dir --app-tag-* --nvtx-ranges
+        --barrier-with-L1-time --no-barrier-with-level-1-timing --use-nsys-profiler""",
+    "saving and loading": """--save --save-* --load --load-* --no-save-* --no-load-* --ckpt-*
+        --dist-ckpt-* --use-dist-ckpt* --auto-detect-ckpt-format --async-save --finetune
+        --pretrained-checkpoint --non-persistent-* --exit-on-missing-checkpoint
+        --use-checkpoint-* --override-opt_param-scheduler --override-opt-param-scheduler
+        --use-persistent-ckpt-worker --use-mp-args-from-checkpoint-args""",
+    "validation runs between training steps": "--eval-* --skip-train --test-mode --full-validation",
+    "length of training, schedule and hyperparameters: numbers, no tensors": """--train-iters
+        --train-samples --exit-* --lr --lr-* --min-lr --decoupled-* --weight-decay*
+        --start-weight-decay --end-weight-decay --clip-grad --adam-* --sgd-momentum
+        --loss-scale* --initial-loss-scale --min-loss-scale --hysteresis --rampup-batch-size
+        --calculate-per-token-loss --no-weight-decay-cond-type --apply-wd-to-qk-layernorm""",
+    "data, read on the CPU": """--data-* --train-data-path --valid-data-path --test-data-path
+        --split --mock-data --num-workers --dataloader-type --no-mmap-bin-files --reset-*
+        --eod-mask-loss --no-create-attention-mask-in-dataloader --num-dataset-builder-threads
+        --tokenizer-* --tiktoken-* --vocab-file --merge-file --vocab-extra-ids --trust-remote-code
+        --chat-template --sft* --no-data-sharding --per-split-data-args-path --special-tokens""",
+    "seeds, start and faults": """--seed --init-method-* --te-rng-tracker --use-cpu-initialization
+        --no-initialization --perform-initialization --data-parallel-random-init --rerun-mode
+        --error-injection-* --check-for-* --no-check-for-* --adlr-autoresume* --manual-gc*
+        --no-manual-gc-eval --enable-ft-package --calc-ft-timeouts --inprocess-* --log-straggler
+        --embedding-init-method-std --deterministic-mode --iterations-to-skip""",
+    "the same tensors, or as Transformer Engine does": """--use-mcore-models --use-legacy-models
+        --transformer-impl --use-flash-attn --no-masked-softmax-fusion --no-rope-fusion
+        --no-bias-gelu-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion --layernorm-epsilon
+        --norm-epsilon --apply-layernorm-1p --layernorm-zero-centered-gamma --no-persist-layer-norm
+        --attention-softmax-in-fp32 --no-gradient-accumulation-fusion --enable-experimental
+        --rotary-* --use-rotary-position-embeddings --use-rope-scaling --rope-* --rotary-percent
+        --no-position-embedding --make-vocab-size-divisible-by --spec --moe-grouped-gemm
+        --onnx-safe --normalization --position-embedding-type --flash-attention-version""",
+    "communication: views of buffers that are counted, or too small to count": """--overlap-*
+        --no-overlap-* --ddp-* --cp-comm-type --align-param-gather --no-align-param-gather
+        --no-align-grad-reduce --tp-comm-bulk-* --use-sharp --nccl-communicator-config-path
+        --moe-token-dispatcher-type --moe-enable-deepep --moe-flex-dispatcher-*
+        --high-priority-stream-groups --distribute-saved-activations --create-all-gather-group""",
+    "routing is modelled as balanced: give expert_load=": """--moe-router-load-balancing-type
+        --moe-aux-loss-coeff --moe-z-loss-coeff --moe-router-dtype --moe-router-pre-softmax
+        --moe-router-score-function --moe-router-num-groups --moe-router-group-topk
+        --moe-router-topk-scaling-factor --moe-router-enable-expert-bias
+        --moe-router-bias-update-rate --moe-router-force-load-balancing --moe-permute-fusion
+        --moe-router-fusion --moe-per-layer-logging --moe-input-jitter-eps""",
+    "empties the cache: lowers what is reserved, not what is allocated": """
+        --empty-unused-memory-level --decrease-batch-size-if-needed""",
+}
+
+UNSUPPORTED = {
+    "fp8 and fp4 are modelled as bf16": "--fp8-* --fp4-* --te-precision-*",
+    "user buffers for communication are not modelled": "--tp-comm-overlap* --use-nccl-ub",
+    "gradients are modelled in fp32": "--grad-reduce-in-bf16 --main-grads-dtype=fp32",
+    "optimizer states are modelled in fp32": """--use-precision-aware-optimizer --exp-avg-dtype=fp32
+        --exp-avg-sq-dtype=fp32 --main-params-dtype=fp32""",
+    "Megatron-FSDP and FSDP2 are modelled as the distributed optimizer": """--use-megatron-fsdp
+        --use-custom-fsdp --use-torch-fsdp2 --data-parallel-sharding-strategy=no_shard|optim
+        --fsdp-double-buffer --outer-dp-sharding-strategy=no_shard
+        --num-distributed-optimizer-instances=1""",
+    "activations on the CPU are not modelled": """--cpu-offloading-num-layers
+        --fine-grained-activation-offloading --offload-modules""",
+    "pipeline stages are split evenly": """--decoder-first-pipeline-num-layers
+        --decoder-last-pipeline-num-layers --pipeline-model-parallel-layout""",
+    "CUDA graphs' private pools are not modelled": """--enable-cuda-graph --external-cuda-graph
+        --cuda-graph-*""",
+    "tensor parallelism of experts is modelled as that of the rest": """
+        --expert-tensor-parallel-size""",
+    "mixtures other than equal layers of routed experts are not modelled": """--moe-layer-freq=1
+        --moe-shared-expert-* --moe-expert-capacity-factor --moe-pad-expert-input-to-capacity
+        --moe-layer-recompute --moe-use-upcycling --moe-token-drop-policy=probs""",
+    "this kind of layer is not modelled": """--multi-latent-attention --mtp-num-layers
+        --hybrid-* --is-hybrid-model --heterogeneous-* --experimental-attention-variant
+        --squared-relu --quick-geglu --window-size --fp32-residual-connection --q-lora-rank
+        --kv-lora-rank --qk-head-dim --v-head-dim --encoder-num-layers --decoder-num-layers""",
+    "fp32 logits are modelled": "--fp16-lm-cross-entropy --output-logit-dtype=fp32",
+    "delayed weight gradients are not modelled": """--defer-embedding-wgrad-compute
+        --delay-wgrad-compute --wgrad-deferral-limit""",
+    "attention is modelled as flash": "--attention-backend=flash|fused|auto",
+    "a file of arguments: give its arguments": "--yaml-cfg",
+    "not modelled": """--freeze-all-layers --perform-rl-step --variable-seq-lengths
+        --hybrid-context-parallel --optimizer-cuda-graph""",
+}
+
+_GEOMETRY_KEYS = """
+--num-layers --hidden-size --num-attention-heads --ffn-hidden-size --num-query-groups
+--kv-channels --vocab-size --padded-vocab-size --max-position-embeddings --num-experts
+--moe-router-topk --moe-ffn-hidden-size --swiglu --untie-embeddings-and-output-weights
+--group-query-attention --qk-layernorm --add-qkv-bias --disable-bias-linear
+"""
+_KINDS = (
+    "--normalization",
+    "--position-embedding-type",
+    "--use-rotary-position-embeddings",
+    "--make-vocab-size-divisible-by",
+)
+_GEOMETRY = tuple(_GEOMETRY_KEYS.split())
+
+
+def read_megatron(
+    arguments: Sequence[str], *, vocab_size: int | None = None, **given: Any
+) -> Reading:
+    """Read Megatron-LM's arguments, with or without the launcher before them.
+
+    Parameters
+    ----------
+    arguments
+        The words of the command line; up to a word that ends in `.py` they are `torchrun`'s.
+    vocab_size
+        Entries of the tokenizer's vocabulary, where `--vocab-size` is not among the arguments.
+    **given
+        Options of the plan (`num_gpus`).
+
+    Raises
+    ------
+    ConfigError
+        Naming an argument, its bad value and what is allowed.
+    ValueError
+        For a combination that the plan does not cover.
+    """
+    ledger = Ledger(parse(arguments), given)
+    ledger.assume("Megatron", framework="megatron", kernels="transformer_engine",
+                  sequence_parallel=False)  # fmt: skip
+    _axes(ledger)
+    _batches(ledger)
+    _states(ledger)
+    _activations(ledger)
+    model = _architecture(ledger, vocab_size)
+    ledger.rest(IGNORED, UNSUPPORTED)
+    return ledger.close("megatron", model)
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
+    """Return arguments by name: True for a flag, a string for one value, a list for more.
+
+    The last of repeated arguments counts, as in `argparse`.
+
+    Raises
+    ------
+    ConfigError
+        For words that belong to no argument.
+    """
+    for word in words:
+        if not isinstance(word, str):
+            raise ConfigError("arguments", word, "must be strings")
+    script = next((i for i, word in enumerate(words) if word.endswith(".py")), -1)
+    found: dict[str, list[str]] = {}
+    name = ""
+    for i, word in enumerate(words):
+        if i == script or (i < script and not word.startswith("-") and not name):
+            name = ""  # the script, or `torchrun` and `python -m …` before it
+        elif re.match(r"--?[A-Za-z]", word):
+            name, equals, value = word.partition("=")
+            found[name] = [value] if equals else []
+        elif name:
+            found[name].append(word)
+        else:
+            raise ConfigError("arguments", word, "must begin with an --argument")
+    return {
+        name: True if not values else values[0] if len(values) == 1 else values
+        for name, values in found.items()
+    }
+
+
+def _axes(ledger: Ledger) -> None:
+    ledger.refuse("--model-parallel-size", why="old: use --tensor-model-parallel-size")
+    axes = {"--tensor-model-parallel-size": "tp", "--pipeline-model-parallel-size": "pp",
+            "--context-parallel-size": "cp", "--expert-model-parallel-size": "ep"}  # fmt: skip
+    for key, axis in axes.items():
+        size = ledger.integer(key, 1, OPTIONS[axis].bounds[1])
+        if size is not None:
+            ledger.use(key, **{axis: size})
+    if ledger.flag("--sequence-parallel"):
+        ledger.use("--sequence-parallel", sequence_parallel=True)
+    if ledger.integer("--expert-tensor-parallel-size") == ledger.value("tp"):
+        ledger.ignore("--expert-tensor-parallel-size", why="as the rest")
+    per_node = [k for k in ("--nproc_per_node", "--nproc-per-node") if ledger.get(k) is not None]
+    local = ledger.integer(per_node[0], 1, 1024) if per_node else None
+    nodes = ledger.integer("--nnodes", 1, 1_000_000)
+    if local is not None:
+        ledger.count_gpus(local * (nodes or 1), *per_node, "--nnodes")
+    ledger.count_gpus()
+    ledger.ignore("--nnodes", why="without --nproc-per-node")
+    _chunks(ledger)
+
+
+def _chunks(ledger: Ledger) -> None:
+    """Account for the interleaved pipeline."""
+    layers, per_chunk = "--num-layers", "--num-layers-per-virtual-pipeline-stage"
+    stages = "--num-virtual-stages-per-pipeline-rank"
+    chunks = ledger.integer(stages)
+    each = ledger.integer(per_chunk)
+    if each is not None:
+        total = ledger.integer(layers)
+        whole = each * ledger.value("pp")
+        if total is None or (total % whole and (total + 2) % whole):
+            raise ConfigError(
+                per_chunk, each, f"must divide {layers} ({total}) over {ledger.value('pp')} stages"
+            )
+        chunks = (total if total % whole == 0 else total + 2) // whole
+    if chunks is not None:
+        ledger.use(stages, per_chunk, vpp=chunks)
+    flags = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+    if all(ledger.flag(flag) for flag in flags):
+        ledger.note(*flags, text="embedding and head count as a layer where layers don't divide")
+    ledger.refuse(*flags, why="embedding and head count together or not at all")
+
+
+def _batches(ledger: Ledger) -> None:
+    ledger.assume("the arguments lack --micro-batch-size", micro_batch=1)
+    ledger.assume("the arguments lack --seq-length", seq_length=4096)
+    micro = ledger.integer("--micro-batch-size", 1, 65_536)
+    if micro is not None:
+        ledger.use("--micro-batch-size", micro_batch=micro)
+    length = ledger.integer("--seq-length", 1, 2**24)
+    if length is not None:
+        ledger.use("--seq-length", seq_length=length)
+    total = ledger.integer("--global-batch-size")
+    replicas = ledger.value("num_gpus") // (
+        ledger.value("tp") * ledger.value("pp") * ledger.value("cp")
+    )
+    if total is not None and replicas:
+        step = ledger.value("micro_batch") * replicas
+        if total % step and "num_gpus" not in ledger.assumed:
+            raise ConfigError(
+                "--global-batch-size",
+                total,
+                f"must be a multiple of micro batch × data-parallel ranks = {step}",
+            )
+        ledger.use("--global-batch-size", accumulation=max(1, total // step))
+
+
+def _states(ledger: Ledger) -> None:
+    half = [key for key in ("--bf16", "--fp16") if ledger.flag(key)]
+    if not half:
+        raise ConfigError("--bf16", None, "must be there, or --fp16: fp32 is not covered")
+    ledger.use(*half, precision="bf16_master")
+    ledger.note("--accumulate-allreduce-grads-in-fp32", text="gradients in fp32")
+    sharded = ledger.flag("--use-distributed-optimizer") or any(
+        ledger.flag(key)
+        for key in ("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2")
+    )
+    sharding = "zero1" if sharded else ledger.replicated()
+    ledger.assume("no --use-distributed-optimizer", sharding=sharding)
+    ledger.use("--use-distributed-optimizer", sharding=sharding)
+    name = str(ledger.get("--optimizer", "adam")).lower()
+    if name == "adam":
+        ledger.use("--optimizer", optimizer="adamw")
+    ledger.refuse("--optimizer", why="modelled as Adam")
+    if ledger.flag("--optimizer-cpu-offload"):
+        ledger.wish("--optimizer-cpu-offload", offload="optimizer")
+    ledger.note("--optimizer-offload-fraction", text="see --optimizer-cpu-offload")
+
+
+def _activations(ledger: Ledger) -> None:
+    kinds = ("full", "selective")
+    kind = ledger.choice("--recompute-granularity", kinds)
+    if kind is None and ledger.flag("--recompute-activations"):
+        kind = "selective"
+    ledger.assume("no recomputation is asked for", checkpointing="none")
+    if kind is not None:
+        keys = ("--recompute-granularity", "--recompute-activations")
+        ledger.use(*keys, checkpointing=kind)
+    method = ledger.choice("--recompute-method", ("uniform", "block"))
+    layers = ledger.integer("--recompute-num-layers")
+    keys = ("--recompute-method", "--recompute-num-layers")
+    if kind != "full":
+        ledger.ignore(*keys, why="only for full recomputation")
+    elif method == "block":
+        total = math.ceil((ledger.integer("--num-layers") or 1) / ledger.value("pp"))
+        if layers is not None and layers < total:
+            ledger.refuse(*keys, why="modelled as recomputing every layer")
+    elif layers is not None and layers > 1:
+        ledger.refuse(*keys, why="modelled as keeping every layer's input")
+    ledger.note(*keys, text="every layer's input is kept, every layer recomputed")
+    modules = ledger.get("--recompute-modules", ["core_attn"])
+    if modules in ("core_attn", ["core_attn"]) or kind != "selective":
+        ledger.ignore("--recompute-modules", why="as Megatron does by default, or not used")
+    ledger.refuse("--recompute-modules", why="modelled as recomputing attention's core")
+    if ledger.flag("--cross-entropy-loss-fusion"):
+        keys = ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl")
+        ledger.use(*keys, loss_head="in_place")
+    ledger.ignore("--cross-entropy-fusion-impl", why="only with --cross-entropy-loss-fusion")
+    for key in ("--hidden-dropout", "--attention-dropout"):
+        value = ledger.get(key)
+        if value is None:
+            why = f"{key} is not among the arguments: 0.1, whose masks are not modelled"
+            ledger.assume(why, dropout=False)
+        elif float(_number(key, value)) == 0:
+            ledger.ignore(key, why="no dropout")
+        else:
+            ledger.refuse(key, why="dropout's masks are not modelled")
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < 1:
+        raise ConfigError(key, value, "must be a number from 0 to below 1")
+    return number
+
+
+def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None:
+    """Account for the geometry; return the architecture if it is whole."""
+    sizes = {key: ledger.integer(key) for key in _GEOMETRY[:12]}
+    flags = {key: bool(ledger.flag(key)) for key in _GEOMETRY[12:]}
+    layers, hidden, heads = (sizes[key] for key in _GEOMETRY[:3])
+    vocabulary = sizes["--padded-vocab-size"] or sizes["--vocab-size"] or vocab_size
+    missing = [
+        key
+        for key, value in zip(
+            (*_GEOMETRY[:3], "--vocab-size"), (layers, hidden, heads, vocabulary), strict=True
+        )
+        if value is None
+    ]
+    if layers is None or hidden is None or heads is None or vocabulary is None:
+        ledger.refuse(*_GEOMETRY, why=f"no architecture without {', '.join(missing)}")
+        return None
+    family = _family(ledger, flags, bool(sizes["--num-experts"]))
+    if family is None:
+        ledger.refuse(*_GEOMETRY, why="no family has this norm, gate, positions and biases")
+        return None
+    if sizes["--padded-vocab-size"] is None:
+        unit = (ledger.integer("--make-vocab-size-divisible-by") or 128) * ledger.value("tp")
+        vocabulary = math.ceil(vocabulary / unit) * unit
+    grouped = flags["--group-query-attention"] and sizes["--num-query-groups"]
+    gate = flags["--swiglu"]
+    ffn = sizes["--ffn-hidden-size"] or (int(4 * hidden * 2 / 3) // 64 * 64 if gate else 4 * hidden)
+    experts = {}
+    if sizes["--num-experts"]:
+        ffn = sizes["--moe-ffn-hidden-size"] or ffn
+        experts = {
+            "num_experts": sizes["--num-experts"],
+            "experts_per_token": sizes["--moe-router-topk"] or 2,
+        }
+    try:
+        model = Architecture(
+            name=f"Megatron {layers} × {hidden}",
+            family=family,
+            num_layers=layers,
+            hidden_dim=hidden,
+            num_heads=heads,
+            num_kv_heads=grouped or heads,
+            head_dim=sizes["--kv-channels"] or hidden // heads,
+            ffn_dim=ffn,
+            vocab_size=vocabulary,
+            tie_embeddings=not flags["--untie-embeddings-and-output-weights"],
+            max_positions=sizes["--max-position-embeddings"] or ledger.value("seq_length"),
+            source="Megatron's arguments",
+            **experts,
+        )
+    except ValueError as error:
+        raise ValueError(f"Megatron's arguments: {error}") from None
+    ledger.note(*_GEOMETRY, *_KINDS, text=f"the architecture, family {family}")
+    return model
+
+
+def _family(ledger: Ledger, flags: dict[str, bool], experts: bool) -> str | None:
+    """Return the family whose tensors these arguments make, or None."""
+    rms = str(ledger.get("--normalization", "LayerNorm")) == "RMSNorm"
+    rope = str(ledger.get("--position-embedding-type", "learned_absolute")) in ("rope", "yarn")
+    rope = rope or bool(ledger.flag("--use-rotary-position-embeddings"))
+    if rms and rope and flags["--swiglu"] and flags["--disable-bias-linear"]:
+        if experts:
+            return "qwen3_moe" if flags["--qk-layernorm"] else "mixtral"
+        if flags["--add-qkv-bias"]:
+            return "qwen2"
+        return "qwen3" if flags["--qk-layernorm"] else "llama"
+    plain = not (rms or flags["--swiglu"] or flags["--disable-bias-linear"] or experts)
+    return "gpt" if plain and not flags["--qk-layernorm"] else None
