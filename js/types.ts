@@ -27,6 +27,7 @@ export type Tables = {
   presets: { name: string; values: Values; architecture: Values }[];
   architectures: { name: string; label: string }[];
   derived: string[];
+  stacks: { name: string; label: string; changes: Record<string, unknown> }[];
   plan: Option[];
   gpus: { label: string; gb: number }[];
 };
@@ -35,6 +36,7 @@ export type Panel = {
   fits: boolean;
   grade: "fits" | "uncertain" | "does not fit";
   note: { text: string; offer: string };
+  layout: string;
   detail: [string, string, string][];
   headline: string;
   banner: string;

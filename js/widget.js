@@ -567,7 +567,17 @@ function show(model, el, link) {
     }
     groups.append(box);
   }
-  const plan = make("details", { class: "tm-plan" }, make("summary", {}, "How the step is run"));
+  const stack = make("select", { id: `${uid}-stack` });
+  const mixed = make("option", { value: "" }, "Custom");
+  stack.append(mixed);
+  for (const { name, label } of tables.stacks) stack.append(make("option", { value: name }, label));
+  stack.addEventListener("change", () => {
+    const found = tables.stacks.find(({ name }) => name === stack.value);
+    if (found) change({ ...found.changes });
+  });
+  const layout = make("p", { class: "tm-note" });
+  const plan = make("details", { class: "tm-plan" }, make("summary", {}, "How the step is run"),
+    make("div", { class: "tm-row" }, make("label", { for: stack.id }, "Stack"), stack), layout);
   for (const group of new Set(tables.plan.map((option) => option.group))) {
     const box = make("fieldset", {}, make("legend", {}, group));
     for (const option of tables.plan.filter((o) => o.group === group)) {
@@ -665,6 +675,13 @@ function show(model, el, link) {
       control.invalid(names.some((n) => error.startsWith(`${n}:`)));
       if (!names.some(link.pending)) control.set(model.get(name) ?? options[name]);
     }
+    const now = /** @type {Record<string, unknown>} */ ({ ...options,
+      zero_stage: model.get("zero_stage"), grad_ckpt: model.get("grad_ckpt") });
+    const run = tables.stacks.find(({ changes }) =>
+      Object.entries(changes).every(([name, value]) => now[name] === value));
+    mixed.hidden = run !== undefined;
+    if (!Object.keys(options).some(link.pending)) stack.value = run?.name ?? "";
+    write(layout, panel.layout);
     const named = model.get("architecture");
     if (!link.pending("architecture")) architecture.set(named);
     for (const name of tables.derived) {

@@ -125,3 +125,20 @@ test("one step over time is asked for when opened, at rest, and once a picture",
   await settle();
   expect(model.of("timeline")).toHaveLength(2);
 });
+
+test("a stack sets its options at once, and is recognised by them", async () => {
+  const model = chosen();
+  const { root } = await mount(model);
+  const stack = root.querySelector("select[id$=stack]");
+  expect(stack.value).toBe(""); // a chunked loss head is nobody's preset
+  const { name, changes } = model.get("_tables").stacks.find((s) => s.name === "megatron-full");
+  stack.value = name;
+  fire(stack, "change");
+  expect(asked(model)).toEqual([changes]);
+  const { zero_stage: stage, grad_ckpt: ckpt, ...options } = changes;
+  const other = chosen({ plan: options, zero_stage: stage, grad_ckpt: ckpt });
+  other.state._panel.layout = "tp 8 × dp 8 = 64 GPUs";
+  const again = await mount(other);
+  expect(again.root.querySelector("select[id$=stack]").value).toBe("megatron-full");
+  expect(again.root.querySelector(".tm-plan").textContent).toContain("tp 8 × dp 8 = 64 GPUs");
+});

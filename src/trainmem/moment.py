@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from trainmem.config import FIELDS, TrainingConfig, grouped
-from trainmem.transformer import Level, Result
+from trainmem.transformer import Level, Plan, Result, plan_of
 from trainmem.transformer.adapter import TransformerModel
 from trainmem.transformer.result import PHASE_NAMES, longest_length
 from trainmem.verdict import STAGE_WORDS, Case, write_bytes
 
-__all__ = ["Change", "Moment", "remedies"]
+__all__ = ["Change", "Moment", "layout_words", "remedies"]
 
 GROUPS: Final = {
     "model states": ("weights", "gradients", "optimizer"),
@@ -101,7 +101,7 @@ class Moment(Case):
     @cached_property
     def levels(self) -> tuple[Level, Level, Level]:
         """Allocated, reserved and card, as intervals with their sources."""
-        return self.model.levels(self.config, self.peak.peak_bytes)
+        return self.model.levels(self.config, float(self.need.total))
 
     @cached_property
     def groups(self) -> list[tuple[str, int]]:
@@ -163,7 +163,7 @@ class Moment(Case):
         else:
             model = model.with_option(change.field, change.value)
         try:
-            return float(model.peak(config).peak_bytes)
+            return float(model.peak(config).peak_bytes * model.factor)
         except ValueError:
             return None
 
@@ -177,7 +177,7 @@ class Moment(Case):
         frees = self._what_frees()
         if not self.fits and self.min_gpus is None:
             frees += f"; no GPU count fits: {self.why_no_count_fits()}"
-        stage = STAGE_WORDS[self.config.zero_stage]
+        stage = sharding_words(plan_of(self.config, self.model.plan))
         return f"{LABELS[self.dominates]} -- {why}; {frees}; {stage}"
 
     def banner(self) -> str:
@@ -220,3 +220,26 @@ class Moment(Case):
             return "no single change frees much here"
         *most, last = (f"{change.words} ({write_bytes(freed)})" for change, freed in self.frees)
         return (f"{', '.join(most)} or {last}" if most else last) + " would free memory here"
+
+
+def sharding_words(plan: Plan) -> str:
+    """Say what is sharded, and over which layout, in words."""
+    stage = int(plan.sharding[-1]) if plan.sharding.startswith("zero") else 0
+    words = STAGE_WORDS[stage]
+    if plan.framework == "megatron" and stage == 1:
+        words = "distributed optimizer (optimizer states sharded)"
+    layout = layout_words(plan)
+    return f"{words}, {layout}" if layout else words
+
+
+def layout_words(plan: Plan) -> str:
+    """Write the layout as a product, ``tp 8 × pp 16 × dp 4 = 512 GPUs``; "" where it is dp alone.
+
+    Expert parallelism takes its ranks from those of dp and cp, so it stands apart.
+    """
+    degrees = {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp}
+    if all(degree == 1 for degree in degrees.values()) and plan.ep == 1:
+        return ""
+    named = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
+    product = " × ".join([*named, f"dp {plan.dp}"]) + f" = {grouped(plan.num_gpus)} GPUs"
+    return f"{product}, ep {plan.ep} of them" if plan.ep > 1 else product

@@ -18,9 +18,10 @@ from trainmem.config import (
     write_capacity,
     write_gb,
 )
+from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS
 from trainmem.simulation import GB, Simulation
-from trainmem.transformer import ARCHITECTURES, Architecture, Option
+from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Stack
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 
@@ -47,10 +48,11 @@ OMITS: Final = (
 OFFER: Final = "Choose an architecture to count them"
 
 GROUPS: Final = {
-    "Precision and optimizer": ("precision", "optimizer", "reduce_dtype"),
-    "Loss and attention": ("loss_head", "loss_chunk", "attention", "dropout"),
+    "Stack": ("framework", "kernels", "loss_head", "loss_chunk", "attention", "checkpointing"),
+    "Parallel layout": ("tp", "sequence_parallel", "pp", "vpp", "cp", "ep", "expert_load"),
+    "Precision and optimizer": ("precision", "optimizer", "reduce_dtype", "offload"),
     "Accumulation": ("accumulation", "no_sync", "keep_gradients"),
-    "Sharding and recomputation": ("wrapping", "checkpointing"),
+    "Adapters": ("lora_rank", "lora_targets", "quantization"),
 }
 """Headings under which the widget shows the options of a plan; others come under "More"."""
 
@@ -62,6 +64,7 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "architecture": name,
         "grade": s.grade,
         "dominates": _dominates(s),
+        "layout": layout_words(s.plan) if s.plan is not None else "",
         "note": {"text": "", "offer": ""} if name else {"text": OMITS, "offer": OFFER},
         "detail": _detail(s),
         "fits": s.fits,
@@ -118,6 +121,10 @@ def tables() -> dict[str, Any]:
             for a in ARCHITECTURES.values()
         ],
         "derived": list(DERIVED),
+        "stacks": [
+            {"name": stack.name, "label": stack.label, "changes": _stack_changes(stack)}
+            for stack in STACKS.values()
+        ],
         "plan": [_option(option) for option in PLAN_OPTIONS.values()],
         "gpus": [{"label": gpu.label, "gb": gpu.nominal_gb} for gpu in GPUS],
     }
@@ -127,6 +134,22 @@ def _preset_values(preset: Preset) -> dict[str, Any]:
     """Return what a preset sets where an architecture is chosen: its own, and the rest."""
     values = {n: v for n, v in preset.config.to_dict().items() if n not in DERIVED}
     return {"architecture": preset.name.partition(" ")[0], "gpu": preset.gpu, **values}
+
+
+def _stack_changes(stack: Stack) -> dict[str, Any]:
+    """Return what choosing a stack changes: its own options, and the defaults of the others'.
+
+    What one of the ten inputs says (sharding, checkpointing or none) is asked of that input.
+    """
+    every = {name for other in STACKS.values() for name in other.options}
+    options = {name: OPTIONS[name].default for name in sorted(every)} | dict(stack.options)
+    sharding = options.pop("sharding")
+    changes: dict[str, Any] = {"grad_ckpt": int(options["checkpointing"] != "none")}
+    if "sharding" in stack.options:
+        changes["zero_stage"] = int(sharding[-1])
+    if options["checkpointing"] == "none":
+        options["checkpointing"] = OPTIONS["checkpointing"].default
+    return changes | options
 
 
 def _billions(architecture: Architecture) -> str:

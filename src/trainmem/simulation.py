@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from trainmem.moment import Moment
-    from trainmem.transformer import Architecture, Plan, TransformerModel
+    from trainmem.transformer import Architecture, Calibration, Plan, TransformerModel
 
 __all__ = ["Fix", "Outputs", "Simulation", "Sweep", "simulate"]
 
@@ -365,6 +365,52 @@ class Simulation(Outputs):
             elif name not in FIELDS:
                 return aware.with_option(name, value), self.config
         return model, self.config.replace(**{name: value})
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What `calibrate` found, predicted against measured by level; None without."""
+        return getattr(self.model, "calibration", None)
+
+    def calibrate(
+        self,
+        *,
+        peak_allocated_gib: float | None = None,
+        peak_reserved_gib: float | None = None,
+        memory_stats: Mapping[str, Any] | None = None,
+    ) -> Simulation:
+        """Return the simulation as measured: its factor scales the answer and both sweeps.
+
+        Parameters
+        ----------
+        peak_allocated_gib, peak_reserved_gib : float, optional
+            What `torch.cuda.max_memory_allocated()` and `max_memory_reserved()` gave for this
+            very step, over 2³⁰.
+        memory_stats : mapping, optional
+            Instead, what `torch.cuda.memory_stats()` returned.
+
+        Returns
+        -------
+        Simulation
+            Marked in its description; `calibration` compares level by level.
+
+        Raises
+        ------
+        ValueError
+            Under the reduced-order model; for nothing, something twice, or no positive number;
+            where the measurement is too far off to be of the same step.
+        """
+        if self.moment is None:
+            raise ValueError("calibrate needs an architecture: simulate(architecture=…)")
+        from trainmem.transformer import calibrate
+
+        model = replace(self.moment.model, calibration=None)
+        found = calibrate(
+            model.levels(self.config, self.moment.peak.peak_bytes),
+            peak_allocated_gib=peak_allocated_gib,
+            peak_reserved_gib=peak_reserved_gib,
+            memory_stats=memory_stats,
+        )
+        return simulate(self.config, model=replace(model, calibration=found))
 
     def plot(self, theme: str = "light", *, size: tuple[float, float] = (9.0, 4.2)) -> Figure:
         """Draw the three panels as a matplotlib `Figure` (see `trainmem.figure.plot`)."""

@@ -290,9 +290,11 @@ class TransformerModel:
                 "gpu": self.gpu or None,
                 "usable_gib": self.usable_gib,
                 **{f.name: getattr(result, f.name) for f in fields(result)},
-                "grade": self.grade(config, result.peak_bytes),
+                "grade": self.grade(config, result.peak_bytes * self.factor),
                 "grade_source": VERDICT_SOURCE,
-                "levels": [asdict(level) for level in self.levels(config, result.peak_bytes)],
+                "levels": [
+                    asdict(level) for level in self.levels(config, result.peak_bytes * self.factor)
+                ],
                 **extra,
             },
         }

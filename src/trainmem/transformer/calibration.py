@@ -68,6 +68,16 @@ class Calibration:
     source: str
     comparisons: tuple[Comparison, ...]
 
+    def __str__(self) -> str:
+        """Return a line a level: predicted, its interval, measured, and how far off."""
+        lines = [
+            f"{c.level:<10} predicted {c.predicted_bytes / GIB:7.2f} GiB "
+            f"({c.low_bytes / GIB:.2f} to {c.high_bytes / GIB:.2f}), "
+            f"measured {c.measured_bytes / GIB:7.2f} GiB: {c.ratio - 1:+.1%}"
+            for c in self.comparisons
+        ]
+        return "\n".join([*lines, f"factor {self.factor:.4f}, from the {self.source} level"])
+
 
 def calibrate(
     predicted: Sequence[Level],
