@@ -125,7 +125,7 @@ TARGETS = {
     "megatron · full · allocated": (0.5, 2, 4),
     "torchtitan · full · reserved": (5, 15, 25),
     "torchtune · full · active": (5, 10, 10),
-    "litgpt · lora · allocated": (3, 8, 12),
+    "litgpt · lora · allocated": (3, 8, 20),
     "litgpt · qlora · allocated": (6, 15, 25),
     "transformers · full · reserved": (5, 10, 40),
     "transformers · lora · reserved": (15, 30, 40),
