@@ -12,6 +12,7 @@ the level it was measured at. Rows marked `suspect` are left out.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,7 +203,7 @@ def summary(name: str, cases: list[Case], reduced: bool = False) -> str:
     signed = median(100 * (predicted / true - 1) for predicted, true in pairs)
     line = (
         f"{name}: covered {counted} of {len(cases)}, signed {signed:+.4f} %, "
-        f"median {median(errors):.4f} %, 90th {errors[int(0.9 * (len(errors) - 1))]:.4f} %, "
+        f"median {median(errors):.4f} %, 90th {errors[math.ceil(0.9 * len(errors)) - 1]:.4f} %, "
         f"worst {errors[-1]:.4f} %"
     )
     phased = [c for c in covered if c.true_phase]

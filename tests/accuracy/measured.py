@@ -27,6 +27,7 @@ FAMILIES = {
     "Phi": "neox",
     "StableLM": "neox",
     "Pythia": "neox",
+    "Falcon": "neox",
     "GPT-3": "gpt",
     "Nemotron": "gpt",
     "tiny GPT": "gpt",
@@ -44,6 +45,8 @@ def family_of(row: Row) -> str:
     for start, family in FAMILIES.items():
         if row["model"].lower().startswith(start.lower()):
             return family
+    if row.get("gated_mlp"):  # Vicuna, OpenLLaMA and other names of the same layers
+        return "llama"
     raise ValueError(f"model {row['model']} is of no covered family")
 
 
@@ -68,11 +71,11 @@ def architecture_of(row: Row) -> Architecture:
         num_layers=row["layers"],
         hidden_dim=row["hidden"],
         num_heads=row["heads"],
-        num_kv_heads=row["kv_heads"],
-        head_dim=row["head_dim"],
+        num_kv_heads=row.get("kv_heads") or row["heads"],
+        head_dim=row.get("head_dim") or row["hidden"] // row["heads"],
         ffn_dim=row["ffn"],
         vocab_size=row["vocab"],
-        tie_embeddings=bool(row["tied"]),
+        tie_embeddings=bool(row.get("tied")),
         max_positions=max(1024, row.get("seq_len") or 0),
         source=row["source"],
         **experts,
@@ -96,7 +99,7 @@ def common(row: Row) -> dict[str, Any]:
     offload = (row.get("offload") or "none").lower()
     if "activation" in offload or "disk" in offload or "nvme" in offload:
         raise ValueError(f"offload {offload!r} is not covered")
-    if "fp4" in str(row.get("notes", "")).lower() + str(row["compute_dtype"]).lower():
+    if "fp4" in str(row.get("notes", "")).lower() + str(row.get("compute_dtype")).lower():
         raise ValueError("FP4 is not covered")
     if "vary" in str(row.get("notes", "")).lower():
         raise ValueError("varying lengths are not covered")
@@ -174,6 +177,7 @@ def deepspeed(row: Row) -> Plan:
     return stack(
         f"deepspeed-zero{row['zero_stage']}",
         **{k: v for k, v in options.items() if k != "sharding"},
+        **adapters(row),
         loss_head=loss.get(row["norm"]["loss"], "held"),
         kernels="liger" if row["norm"]["loss"] == "liger" else "transformers",
     )
@@ -191,7 +195,7 @@ def transformers(row: Row) -> Plan:
     """Rows of transformers' Trainer, of ms-swift and of fsdp_qlora, which use it."""
     options = common(row)
     pure = row.get("param_dtype") == "bf16"
-    if row["param_dtype"] == "fp32" and row["compute_dtype"] == "fp32":
+    if row.get("param_dtype") == row.get("compute_dtype") == "fp32":
         precision = "fp32"
     else:
         precision = "bf16" if pure else "mixed" if row.get("zero_stage") else "amp"
@@ -242,7 +246,15 @@ def adapters(row: Row) -> dict[str, Any]:
     }
 
 
+def llmc(row: Row) -> Plan:
+    """Rows of llm.c: ZeRO-1 where there are several GPUs."""
+    options = common(row)
+    options["sharding"] = "zero1" if options["num_gpus"] > 1 else "none"
+    return stack("llm.c", **options)
+
+
 STACKS = {
+    "llm.c": llmc,
     "deepspeed": deepspeed,
     "litgpt": litgpt,
     "megatron": megatron,
@@ -265,4 +277,9 @@ def measured_inputs(row: Row) -> tuple[Architecture, Plan]:
         raise ValueError(f"stack {norm['stack']} is not covered")
     if norm["moe"] and not row["model"].startswith("Mixtral"):
         raise ValueError("mixture of experts other than Mixtral")
-    return architecture_of(row), STACKS[norm["stack"]](row)
+    if norm["tuning"] != "full" and norm["stack"] in ("torchtitan", "megatron", "llm.c"):
+        raise ValueError(f"tuning {norm['tuning']} is not covered with {norm['stack']}")
+    try:
+        return architecture_of(row), STACKS[norm["stack"]](row)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}, in what the row says") from None

@@ -83,7 +83,8 @@ def combinations():
         for model in MODELS:
             for layout, options in LAYOUTS.items():
                 for checkpointing in ("none", "selective", "full", "every_2nd"):
-                    if layout != "dp" and (model, checkpointing) not in OFTEN:
+                    often = (model, checkpointing) in OFTEN
+                    if not often and (layout != "dp" or checkpointing not in ("none", "full")):
                         continue
                     o = {"num_gpus": 8, "seq_length": 2048, "checkpointing": checkpointing}
                     yield name, model, layout, o | options
