@@ -15,6 +15,7 @@ from matplotlib.text import Text
 
 from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.drawing.budget import BAR, BudgetPanel
+from trainmem.drawing.card import card_of
 from trainmem.drawing.lettering import font
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.style import (
@@ -165,7 +166,8 @@ def describe(simulation: Simulation) -> str:
 
 
 def _top(simulation: Simulation) -> float:
-    return axis_top(float(simulation.components.total) / GB, simulation.gpu_capacity_gb)
+    need, card = float(simulation.components.total) / GB, card_of(simulation)
+    return axis_top(need if card is None else max(need, card[1]), simulation.gpu_capacity_gb)
 
 
 class Rect(NamedTuple):

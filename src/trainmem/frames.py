@@ -142,7 +142,7 @@ class _Surface:
         renderer = self.canvas.get_renderer()
         for artist in self.moving:
             artist.draw(renderer)
-        return encode_png(self.canvas, self.theme)
+        return encode_png(self.canvas, self.theme, card=simulation.moment is not None)
 
     def _background(self, axes: tuple[float, ...]) -> Any:
         if axes not in self.backgrounds:
@@ -154,11 +154,12 @@ class _Surface:
         return self.backgrounds[axes]
 
 
-@lru_cache(maxsize=len(THEMES))
-def palette(theme: str) -> NDArray[np.uint8]:
+@lru_cache(maxsize=2 * len(THEMES))
+def palette(theme: str, *, card: bool = False) -> NDArray[np.uint8]:
     """Return the colours of a theme's frames, shape (n ≤ 256, 3): each once, plain ones first.
 
     The plain colours are exact; between those that meet there are steps for smooth edges.
+    With `card` the colours of its band are added.
     """
     look, parts = theme_named(theme), (*COLORS.values(), GATHERED, LOGITS)
     plain = [*asdict(look).values(), look.grid, look.states, look.activations, *parts]
@@ -170,6 +171,11 @@ def palette(theme: str) -> NDArray[np.uint8]:
     edges += [(look.capacity, color, 3) for color in (look.ink, look.grid, *parts)]
     edges += [(look.floor, look.ink, 4)]
     blends = [mix(area, look.ink, GRID_SHARE) for area in (look.states, look.activations)]
+    if card:
+        plain += [look.card, look.rim]
+        edges += [(look.card, line, 8) for line in (look.ink, look.muted, *lines[1:])]
+        edges += [(look.background, look.rim, 4), (look.card, look.rim, 4)]
+        blends.append(mix(look.card, look.ink, GRID_SHARE))
     blends += [mix(low, high, i / steps) for low, high, steps in edges for i in range(1, steps)]
     distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
     for color in (*plain, *blends):
@@ -178,31 +184,31 @@ def palette(theme: str) -> NDArray[np.uint8]:
     return np.array(list(distinct.values())[:256], np.uint8)
 
 
-@lru_cache(maxsize=len(THEMES))
-def _cells(theme: str) -> Image.Image:
+@lru_cache(maxsize=2 * len(THEMES))
+def _cells(theme: str, *, card: bool = False) -> Image.Image:
     """Return the palette as Pillow looks colours up: by the low corner of their cell."""
     image = Image.new("P", (1, 1))
-    corners: NDArray[np.uint8] = palette(theme) // CELL * CELL
+    corners: NDArray[np.uint8] = palette(theme, card=card) // CELL * CELL
     rest = np.broadcast_to(corners[:1], (256 - len(corners), 3))
     image.putpalette(np.concatenate((corners, rest)).tobytes())
     return image
 
 
-def encode_png(canvas: Any, theme: str) -> bytes:
-    """Write an Agg canvas as a PNG in the colours of `palette`.
+def encode_png(canvas: Any, theme: str, *, card: bool = False) -> bytes:
+    """Write an Agg canvas as a PNG in the colours of `palette`, with those of the card or not.
 
     A byte a pixel and runs instead of searches: a tenth of the time of a plain `savefig`.
     """
     width, height = canvas.get_width_height(physical=True)
     image = Image.frombytes("RGB", (width, height), canvas.buffer_rgba(), "raw", "RGBX")
-    indices = image.quantize(palette=_cells(theme), dither=Image.Dither.NONE)
+    indices = image.quantize(palette=_cells(theme, card=card), dither=Image.Dither.NONE)
     rows = np.zeros((height, 1 + width), np.uint8)  # each row starts with its filter: none
     rows[:, 1:] = np.asarray(indices)
     runs = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, 5, zlib.Z_RLE)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         (
             _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-            _chunk(b"PLTE", palette(theme).tobytes()),
+            _chunk(b"PLTE", palette(theme, card=card).tobytes()),
             _chunk(b"IDAT", runs.compress(rows.data) + runs.flush()),
             _chunk(b"IEND", b""),
         )

@@ -12,6 +12,7 @@ from matplotlib.collections import PolyCollection
 from numpy.typing import NDArray
 
 from trainmem.config import write_gb
+from trainmem.drawing.card import card_of
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.placing import spread
 from trainmem.drawing.style import COLORS, GATHERED, LOGITS, TEXT, Theme
@@ -76,8 +77,9 @@ class BudgetPanel(Panel):
         self.hatching = self._line(theme.background, 1.2)  # a patch's hatch obeys rcParams
         self.limit = self._line(theme.capacity, 1.5, zorder=3)
         self.leaders = self._line(theme.muted, 0.8)
+        self.card = self._line(theme.ink, 1.2, zorder=2.5)
         self.colors: list[str] = []
-        self.labels = [self._label(theme.ink) for _ in range(7)]
+        self.labels = [self._label(theme.ink) for _ in range(8)]
         for label in self.labels:
             label.set(ha="left", va="center")
 
@@ -116,6 +118,19 @@ class BudgetPanel(Panel):
         x, y = hatching(BAR - 14, self.up(borders[-2]) + 1, self.up(borders[-1]) - 1)
         self.hatching.set_data((7 + x) / width, y / self.up(1))
 
+        card = card_of(simulation)
+        self.card.set_visible(card is not None)
+        starts = [right] * len(named)
+        if card is not None:  # a bracket between bar and labels, and its own among them
+            x, cap = (BAR - 3.5) / width, 2.5 / width
+            self.card.set_data(
+                (x - cap, x + cap, math.nan, x, x, math.nan, x - cap, x + cap),
+                (card[0], card[0], math.nan, *card, math.nan, card[1], card[1]),
+            )
+            middle = min(sum(card) / 2, top)
+            at = sum(gb <= middle for gb, _ in named)
+            named.insert(at, (middle, f"card {write_gb(card[0])}–{write_gb(card[1])}"))
+            starts.insert(at, x)
         middles = np.array([gb for gb, _ in named])
         heights = spread(self.up(1) * middles, 1.3 * TEXT, TEXT / 2, height - TEXT / 2)
         for label in self.labels:
@@ -127,8 +142,9 @@ class BudgetPanel(Panel):
             label.set_color(color)
             label.set_position(((BAR + 8) / width, y / height))
         bent = heights / self.up(1)
-        xs = np.tile((right, end, (BAR + 5) / width, math.nan), len(named))
-        self.leaders.set_data(xs, np.column_stack((middles, middles, bent, bent)).ravel())
+        xs = np.tile((right, end, (BAR + 5) / width, math.nan), (len(named), 1))
+        xs[:, 0] = starts
+        self.leaders.set_data(xs.ravel(), np.column_stack((middles, middles, bent, bent)).ravel())
 
 
 def hatching(width: float, bottom: float, top: float, step: float = 5.0) -> tuple[Array, Array]:

@@ -118,7 +118,7 @@ class Panel:
         self.moving.append(artist)
         return artist
 
-    def _line(self, color: str, width: float, zorder: float = 2, **style: Any) -> Any:
+    def _line(self, color: Any, width: float, zorder: float = 2, **style: Any) -> Any:
         look: dict[str, Any] = {
             "linestyle": "-", "marker": "None", "markersize": 6, "markeredgewidth": 0,
             "markerfacecolor": color, "markeredgecolor": color,

@@ -72,9 +72,7 @@ class Places:
         """Return the first spot where a label covers nothing, else where it covers least."""
         least = float("inf")
         for spot in spots:
-            left = spot.x - ALIGNED[spot.ha] * width
-            bottom = spot.y - ALIGNED[spot.va] * height
-            box = Box(left, bottom, left + width, bottom + height)
+            box = _box(width, height, spot)
             cost = self._cost(box)
             if cost < least:
                 least, best, place = cost, spot, box
@@ -82,6 +80,10 @@ class Places:
                 break
         self.taken.append(place._replace(left=place.left - AIR, right=place.right + AIR))
         return best
+
+    def fits(self, width: float, height: float, spot: Spot) -> bool:
+        """Return whether a label at a spot covers nothing."""
+        return self._cost(_box(width, height, spot)) <= 0
 
     def _cost(self, box: Box) -> float:
         cost = sum(box.overlap(other) for other in self.taken)
@@ -105,6 +107,12 @@ class Places:
             return 0.0
         last = len(self.curve) - 1
         return float(self.curve[min(max(round(x / self.width * last), 0), last)])
+
+
+def _box(width: float, height: float, spot: Spot) -> Box:
+    left = spot.x - ALIGNED[spot.ha] * width
+    bottom = spot.y - ALIGNED[spot.va] * height
+    return Box(left, bottom, left + width, bottom + height)
 
 
 def spread(heights: Array, gap: float, low: float, high: float) -> Array:

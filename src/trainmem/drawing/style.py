@@ -16,6 +16,7 @@ TEXT: Final = 10.0  # points; nothing is written smaller
 
 
 STATES_SHARE, ACTIVATIONS_SHARE = 0.22, 0.28  # of their colour in an area, rest background
+CARD_SHARE, RIM_SHARE = 0.10, 0.45  # of ink in the band of the card, and in its rims
 GRID_SHARE: Final = 0.11  # of ink in a grid line, whatever it crosses
 
 
@@ -51,6 +52,16 @@ class Theme:
     def activations(self) -> ColorType:
         """The area of activations."""
         return mix(self.background, COLORS["activations"], ACTIVATIONS_SHARE)
+
+    @property
+    def card(self) -> ColorType:
+        """The band of what the card may show."""
+        return mix(self.background, self.ink, CARD_SHARE)
+
+    @property
+    def rim(self) -> ColorType:
+        """The two lines that bound the band."""
+        return mix(self.background, self.ink, RIM_SHARE)
 
 
 THEMES: Final[Mapping[str, Theme]] = {

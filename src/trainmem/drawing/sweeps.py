@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +13,7 @@ from matplotlib.patches import Polygon
 from numpy.typing import NDArray
 
 from trainmem.config import FIELDS, grouped, write_capacity, write_gb
+from trainmem.drawing.card import card_along
 from trainmem.drawing.lettering import text_width
 from trainmem.drawing.panel import ROW, Panel
 from trainmem.drawing.placing import Spot
@@ -37,6 +38,7 @@ FAR: Final = 20.0  # heights of the panel: where curves end, as Agg refuses vast
 class SweepPanel(Panel):
     """Memory along one input on a log axis: two areas, the curve, the capacity, the request."""
 
+    name: Literal["num_gpus", "seq_length"]  # of the input
     areas_of: tuple[str, str]  # what the lower and the upper area show: attributes of a theme
 
     def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
@@ -44,18 +46,21 @@ class SweepPanel(Panel):
         ax.set_xscale("log", base=2)
         # Artists hold log2(x): matplotlib's own logarithm costs more than all else they do.
         self.transform = ax.transLimits + ax.transAxes
+        self.card = self._area(theme.card, zorder=0.8)
+        self.rims = [self._line(theme.rim, 0.8, zorder=0.9) for _ in range(2)]
         self.areas = [self._area(getattr(theme, name)) for name in self.areas_of]
         # The axis' own grid would be background, hidden by the areas in a frame.
         self.grid = self._line(theme.ink, 1, zorder=1.5, alpha=GRID_SHARE)
         self.limit = self._line(theme.capacity, 1.5)
         self.total = self._line(theme.ink, 1.8, zorder=3)
         self.point = self._mark(theme.ink, "o", 8, theme.background, 1.2)
+        self.card_label = self._label(theme.muted)
 
-    def _area(self, color: Any) -> Any:
+    def _area(self, color: Any, zorder: float = 1) -> Any:
         return self._add(
             Polygon(
                 [(1, 0)], closed=True, facecolor=color, edgecolor="none", linewidth=0,
-                linestyle="-", antialiased=True, zorder=1, transform=self.transform,
+                linestyle="-", antialiased=True, zorder=zorder, transform=self.transform,
             )
         )  # fmt: skip
 
@@ -65,7 +70,7 @@ class SweepPanel(Panel):
 
     def value(self, simulation: Simulation) -> float:
         """Return the request's x."""
-        raise NotImplementedError
+        return float(getattr(simulation.config, self.name))
 
     @staticmethod
     def straight(x: Any) -> Any:
@@ -95,7 +100,9 @@ class SweepPanel(Panel):
         super().update(simulation, top)
         self.ends = self.range(simulation)
         self.octaves, self.x = curve_points(*self.ends)
-        low, high = (np.minimum(gb, FAR * top) for gb in self._curves(simulation))
+        base, total = self._curves(simulation)
+        self._draw_card(card_along(simulation, self.name, self.octaves, total), FAR * top)
+        low, high = np.minimum(base, FAR * top), np.minimum(total, FAR * top)
         self.low, self.high = low, high
         for area, floor, ceiling in zip(self.areas, (0 * low, low), (low, high), strict=True):
             area.set_xy(_outline(self.octaves, floor, ceiling))
@@ -112,6 +119,36 @@ class SweepPanel(Panel):
         self.places.curve = self.up(1) * high
         self.places.block(0, line - 1, self.places.width, line + 1)
         self.places.block(self.here - 5, y - 5, self.here + 5, y + 5)
+
+    def _draw_card(self, band: tuple[Array, Array] | None, most: float) -> None:
+        """Draw what the card may show as a band; its label comes last, where room is left."""
+        for artist in (self.card, *self.rims, self.card_label):
+            artist.set_visible(band is not None)
+        self.band = None if band is None else np.minimum(band, most)
+        if self.band is not None:
+            self.card.set_xy(_outline(self.octaves, *self.band))
+            for rim, gb in zip(self.rims, self.band, strict=True):
+                rim.set_data(self.octaves, gb)
+
+    def _name_card(self) -> None:
+        """Name the band: inside where it is thick and flat enough, else along its upper rim."""
+        if self.band is None:
+            return
+        words, places = "card, likely", self.places
+        width, (low, high) = text_width(words, TEXT), self.up(1) * self.band
+        last = CURVE_POINTS - 1
+        reach = math.ceil(width / places.width * last)
+        inside, above = [], []
+        for i in range(0, last - reach, 4):
+            floor, ceiling = low[[i, i + reach]].max(), high[[i, i + reach]].min()
+            x = i / last * places.width
+            if ceiling - floor >= ROW:
+                inside.append(Spot(x, (floor + ceiling) / 2, "left", "center"))
+            above.append(Spot(x, high[[i, i + reach]].max() + 1, "left", "bottom"))
+        spots = [spot for spot in (*inside, *above) if places.fits(width, ROW, spot)]
+        self.card_label.set_visible(bool(spots))
+        if spots:
+            self.write(self.card_label, words, spots[:1])
 
     def _curves(self, simulation: Simulation) -> tuple[Array, Array]:
         """Return the lower area's top and the total at `self.x`, GB.
@@ -150,6 +187,7 @@ class GpuPanel(SweepPanel):
 
     title = "Memory per GPU vs GPU count"
     xlabel = "GPUs (log)"
+    name = "num_gpus"
     areas_of = "activations", "states"
 
     def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
@@ -166,10 +204,6 @@ class GpuPanel(SweepPanel):
     def sweep(self, simulation: Simulation) -> Sweep:
         """Return the sweep over GPU counts."""
         return simulation.gpu_sweep
-
-    def value(self, simulation: Simulation) -> float:
-        """Return the request's GPU count."""
-        return simulation.config.num_gpus
 
     @staticmethod
     def straight(x: Any) -> Any:
@@ -196,6 +230,7 @@ class GpuPanel(SweepPanel):
         self._mark_fewest(simulation)
         self._name_margin(simulation)
         self._name_floor()
+        self._name_card()
 
     def _draw_arrow(self, simulation: Simulation) -> None:
         """Draw the arrow between the request and the capacity."""
@@ -303,6 +338,7 @@ class SeqPanel(SweepPanel):
 
     title = "… vs sequence length"
     xlabel = "tokens (log)"
+    name = "seq_length"
     areas_of = "states", "activations"
 
     def __init__(self, ax: Axes, theme: Theme, spill: float = 0.0) -> None:
@@ -313,10 +349,6 @@ class SeqPanel(SweepPanel):
     def sweep(self, simulation: Simulation) -> Sweep:
         """Return the sweep over sequence lengths."""
         return simulation.seq_sweep
-
-    def value(self, simulation: Simulation) -> float:
-        """Return the request's sequence length."""
-        return simulation.config.seq_length
 
     @staticmethod
     def straight(x: Any) -> Any:
@@ -359,6 +391,7 @@ class SeqPanel(SweepPanel):
             for dx, ha in ((-aside, "right"), (aside, "left"), (0.0, "center"))
         ]
         self.write(self.cross_label, words, spots)
+        self._name_card()
 
 
 LONGEST: Final = FIELDS["seq_length"].bounds[1]
