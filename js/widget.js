@@ -575,7 +575,7 @@ function show(model, el, link) {
     const found = tables.stacks.find(({ name }) => name === stack.value);
     if (found) change({ ...found.changes });
   });
-  const layout = make("p", { class: "tm-note" });
+  const layout = make("p", { class: "tm-layout" });
   const plan = make("details", { class: "tm-plan" }, make("summary", {}, "How the step is run"),
     make("div", { class: "tm-row" }, make("label", { for: stack.id }, "Stack"), stack), layout);
   for (const group of new Set(tables.plan.map((option) => option.group))) {

@@ -33,13 +33,18 @@ def test_the_verdict_names_the_layout_and_what_is_sharded_over_it():
 
 
 def test_expert_parallelism_is_named_beside_the_product():
-    simulation = simulate(architecture="Mixtral-8x7B", num_gpus=64, plan={"tp": 2, "ep": 8})
+    simulation = simulate(
+        architecture="Mixtral-8x7B",
+        num_gpus=64,
+        zero_stage=1,
+        plan={**PIPELINE, "pp": 1, "tp": 2, "ep": 8},
+    )  # fmt: skip
     assert panel(simulation)["layout"] == "tp 2 × dp 32 = 64 GPUs, ep 8 of them"
 
 
 def test_an_invalid_layout_is_refused_with_choices():
-    with pytest.raises(ConfigError, match="num_gpus|tp|pp"):
-        simulate(architecture="Llama-3-8B", num_gpus=12, plan={"tp": 8})
+    with pytest.raises(ConfigError, match=r"num_gpus|tp|pp"):
+        simulate(architecture="Llama-3-8B", num_gpus=12, zero_stage=1, plan={**PIPELINE, "pp": 1})
 
 
 def test_gpu_counts_stay_multiples_of_the_layout():

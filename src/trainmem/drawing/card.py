@@ -14,6 +14,7 @@ __all__ = ["card_along", "card_of"]
 
 Array = NDArray[np.float64]
 
+
 def card_of(simulation: Simulation) -> tuple[float, float] | None:
     """Return the ends of the request's card level, GB; None under the reduced-order model."""
     moment = simulation.moment
