@@ -79,7 +79,7 @@ function connect(model, signal) {
   }
 
   function onNumbers() {
-    if (flying.size === 1) nudge(); // with more, the next request does it
+    if (flying.size === 1) nudge(); // in a drag it costs what it gains
   }
 
   /** Tell what the views want; where a hello is unanswered, once it is. */
