@@ -1,6 +1,7 @@
 """Memory of one training step of a transformer, from its architecture and how it is run.
 
-In reading order: `architecture` (geometry), `plan` (how the step is run), `stacks` (plans by name),
+In reading order: `architecture` (geometry), `plan` (how the step is run) with its `conflicts`,
+`stacks` (plans by name),
 `layout` (parallel axes, pipeline stages), `replay` (the engine: lifetimes, events), `fused` and
 `ops` (what operations allocate), `blocks` and `kernels` (tables of tensors), `states`, `sharding`,
 `heads` and `schedule` (the walk through a step), `program` (compiled to matrices), `result`
