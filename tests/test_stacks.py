@@ -51,6 +51,8 @@ def test_gpu_counts_stay_multiples_of_the_layout():
     simulation = planned()
     assert simulation.min_gpus_to_fit is not None
     assert simulation.min_gpus_to_fit % 128 == 0
+    assert not (simulation.gpu_sweep.x % 128).any()
+    assert 512 in simulation.gpu_sweep.x
 
 
 @pytest.mark.parametrize("stack", [s["name"] for s in tables()["stacks"] if s["name"] != "llm.c"])

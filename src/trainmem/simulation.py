@@ -487,6 +487,9 @@ def simulate(
     min_gpus = smallest_num_gpus(model, config)
     case = _case(model, config, need, min_gpus)
     gpus = sweep_points(GPU_SWEEP, config.num_gpus, whole=True)
+    step = getattr(model, "gpu_multiple", 1)  # a parallel layout stays, and dp varies
+    if step > 1:
+        gpus = step * np.ceil(gpus / step).astype(np.int64)
     lengths = sweep_points(SEQ_SWEEP, config.seq_length, whole=False)
     gpu_sweep = Sweep(gpus, model.components(config, num_gpus=gpus))
     seq_sweep = Sweep(lengths, model.components(config, seq_length=lengths))

@@ -229,7 +229,7 @@ class Notebook:
         )
 
     def shown_frame(self, index: int = 0) -> int:
-        image = self.page.locator(".trainmem").nth(index).locator("img")
+        image = self.page.locator(".trainmem").nth(index).locator(".tm-figure img")
         return int(image.get_attribute("data-frame") or -1)
 
     def evaluate(self, code: str) -> str:
