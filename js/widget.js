@@ -63,7 +63,7 @@ function connect(model, signal) {
     }
     let busy = false; // whether the kernel has begun
     const begun = () => {
-      if (!busy) nudge();
+      if (!busy && flying.size <= 1) nudge(); // in a drag the next request does
       busy = true;
     };
     model.send(content, { iopub: { status: begun } });
@@ -238,6 +238,16 @@ function make(tag, attributes = {}, ...children) {
  * @param {string} text */
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+/** Write rows of texts into a table; each row's first cell is its head.
+ * @param {Element} body @param {string[][]} rows */
+function fill(body, rows) {
+  if (body.children.length !== rows.length) {
+    body.replaceChildren(...rows.map((cells) => make("tr", {}, ...cells.map((_, i) =>
+      (i ? make("td") : make("th", { scope: "row" }))))));
+  }
+  rows.forEach((cells, i) => cells.forEach((text, j) => write(body.children[i].children[j], text)));
 }
 
 /** @returns {"light" | "dark"} the theme of the host, or of the system */
@@ -576,6 +586,7 @@ function show(model, el, link) {
     if (found) change({ ...found.changes });
   });
   const layout = make("p", { class: "tm-layout" });
+  const defaults = Object.fromEntries(tables.plan.map((o) => [o.name, o.default]));
   const plan = make("details", { class: "tm-plan" }, make("summary", {}, "How the step is run"),
     make("div", { class: "tm-row" }, make("label", { for: stack.id }, "Stack"), stack), layout);
   for (const group of new Set(tables.plan.map((option) => option.group))) {
@@ -599,12 +610,15 @@ function show(model, el, link) {
   const cards = make("div", { class: "tm-cards" });
   const image = make("img", { alt: "" });
   const figure = make("div", { class: "tm-figure" }, image);
-  const table = make("table", { class: "tm-hidden" });
+  const numbers = make("tbody");
+  const table = make("table", { class: "tm-hidden" },
+    make("caption", {}, "Memory of one training step"), numbers);
   const steps = make("img", { alt: "" });
   const time = make("details", {}, make("summary", {}, "One step over time"), steps);
   time.addEventListener("toggle", askTime);
-  const alive = make("table", { class: "tm-detail" });
-  const detail = make("details", {}, make("summary", {}, "What is alive at the peak"), alive);
+  const alive = make("tbody");
+  const detail = make("details", {}, make("summary", {}, "What is alive at the peak"),
+    make("table", { class: "tm-detail" }, alive));
   const omits = make("span");
   const offer = button("", () => architecture.select.focus());
   const note = make("p", { class: "tm-note" }, omits, " ", offer);
@@ -663,33 +677,17 @@ function show(model, el, link) {
       disconnected: "Disconnected: run the cell again" }[status]);
     const dead = status === "disconnected" || (status === "waiting" && !everLive);
     everLive ||= status === "live";
-    for (const node of /** @type {NodeListOf<HTMLButtonElement>} */ (
-      root.querySelectorAll("input, select, button, textarea"))) {
-      node.disabled = dead && !node.closest(".tm-foot") || (dead && node === json);
-    }
     const error = model.get("error");
-    const options = { ...Object.fromEntries(tables.plan.map((o) => [o.name, o.default])),
-      ...model.get("plan") };
+    const named = model.get("architecture");
+    const options = named ? { ...defaults, ...model.get("plan") } : {};
     for (const [name, control] of controls) {
       const names = name === "gpu_memory_gb" ? [name, "gpu"] : [name]; // one control for both
       control.invalid(names.some((n) => error.startsWith(`${n}:`)));
-      if (!names.some(link.pending)) control.set(model.get(name) ?? options[name]);
+      const value = model.get(name) ?? options[name]; // of the plan none, without architecture
+      if (value !== undefined && !names.some(link.pending)) control.set(value);
     }
-    const now = /** @type {Record<string, unknown>} */ ({ ...options,
-      zero_stage: model.get("zero_stage"), grad_ckpt: model.get("grad_ckpt") });
-    const run = tables.stacks.find(({ changes }) =>
-      Object.entries(changes).every(([name, value]) => now[name] === value));
-    mixed.hidden = run !== undefined;
-    if (!Object.keys(options).some(link.pending)) stack.value = run?.name ?? "";
-    write(layout, panel.layout);
-    const named = model.get("architecture");
+    if (named) paintStack(options);
     if (!link.pending("architecture")) architecture.set(named);
-    for (const name of tables.derived) {
-      for (const node of controls.get(name)?.node.querySelectorAll("input") ?? []) {
-        node.disabled ||= named !== "";
-        if (named && node.type === "text") node.value = String(+(+node.value).toPrecision(4));
-      }
-    }
     const same = tables.presets.find((p) => Object.entries(named ? p.architecture : p.values)
       .every(([name, value]) => name === "gpu" || model.get(name) === value));
     custom.hidden = same !== undefined;
@@ -706,16 +704,47 @@ function show(model, el, link) {
     write(omits, panel.note.text);
     write(offer, panel.note.offer);
     note.hidden = panel.note.text === "";
-    alive.replaceChildren(...panel.detail.map(([name, value, why]) => make("tr", {},
-      make("th", { scope: "row" }, name), make("td", {}, value), make("td", {}, why))));
-    paintRemote(dead);
+    fill(alive, panel.detail);
     image.alt = model.get("_alt");
-    const rows = panel.table.map(([name, value]) => make("tr", {},
-      make("th", { scope: "row" }, name), make("td", {}, value)));
-    table.replaceChildren(make("caption", {}, "Memory of one training step"), ...rows);
+    fill(numbers, panel.table);
+    enable(dead, named !== "");
+    paintRemote(dead);
     speak(`${panel.headline}. ${panel.banner}`);
   }
   let everLive = false;
+
+  let enabled = "";
+  /** Switch the controls on or off, where that or what there is has changed.
+   * @param {boolean} dead @param {boolean} named */
+  function enable(dead, named) {
+    const now = `${dead} ${named} ${shownFixes}`;
+    if (now === enabled) return;
+    enabled = now;
+    for (const node of /** @type {NodeListOf<HTMLButtonElement>} */ (
+      root.querySelectorAll("input, select, button, textarea"))) {
+      node.disabled = dead && (node === json || !node.closest(".tm-foot"));
+    }
+    for (const name of named ? tables.derived : []) {
+      for (const node of controls.get(name)?.node.querySelectorAll("input") ?? []) {
+        node.disabled = true;
+      }
+    }
+  }
+
+  /** @param {Record<string, unknown>} options */
+  function paintStack(options) {
+    const now = /** @type {Record<string, unknown>} */ ({ ...options,
+      zero_stage: model.get("zero_stage"), grad_ckpt: model.get("grad_ckpt") });
+    const known = tables.stacks.find(({ changes }) =>
+      Object.entries(changes).every(([name, value]) => now[name] === value));
+    mixed.hidden = known !== undefined;
+    if (!Object.keys(options).some(link.pending)) stack.value = known?.name ?? "";
+    write(layout, model.get("_panel").layout);
+    for (const name of tables.derived) { // exact, but not to be typed in
+      const box = controls.get(name)?.node.querySelector("input[type=text]");
+      if (box instanceof HTMLInputElement) box.value = String(+(+box.value).toPrecision(4));
+    }
+  }
 
   /** @param {boolean} dead */
   function paintRemote(dead) {
