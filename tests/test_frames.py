@@ -27,6 +27,8 @@ REQUESTS = {
     "short": {"seq_length": 65_536},
     "405B on one GPU": preset("Llama-3-405B").replace(num_gpus=1).to_dict(),
     "a million GPUs": {"num_gpus": 1_000_000, "model_params_b": 100_000},
+    "8B with its card": {"architecture": "Llama-3-8B", "seq_length": 8192},
+    "405B with its card": {"architecture": "Llama-3-405B", "num_gpus": 512},
 }
 
 
@@ -77,12 +79,24 @@ def test_plain_colours_are_exact(renderer, theme):
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_palette_colours_map_to_themselves(theme):
+@pytest.mark.parametrize("card", [False, True])
+def test_palette_colours_map_to_themselves(theme, card):
     from trainmem.frames import _cells
 
-    colors = palette(theme)
-    indices = Image.fromarray(colors[None]).quantize(palette=_cells(theme), dither=0)
+    colors = palette(theme, card=card)
+    indices = Image.fromarray(colors[None]).quantize(palette=_cells(theme, card=card), dither=0)
     np.testing.assert_array_equal(np.asarray(indices)[0], np.arange(len(colors)))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_only_an_architecture_has_the_band_of_the_card(renderer, theme):
+    band = np.round(255 * np.array(to_rgb(THEMES[theme].card)))
+    for request, has in (({"architecture": "Llama-3-8B"}, True), ({}, False)):
+        shown = pixels(frame(renderer, simulate(**request), width=900, ratio=2, theme=theme))
+        part = np.mean((shown == band).all(axis=-1))  # its colour is also that of soft edges
+        assert part > 0.03 if has else part < 0.003
+    assert len(palette(theme, card=True)) <= 256
+    assert len(palette(theme)) < len(palette(theme, card=True))
 
 
 def test_png_says_its_size_and_is_compact(renderer):

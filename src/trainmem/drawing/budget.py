@@ -122,15 +122,15 @@ class BudgetPanel(Panel):
         self.card.set_visible(card is not None)
         starts = [right] * len(named)
         if card is not None:  # a bracket between bar and labels, and its own among them
-            x, cap = (BAR - 3.5) / width, 2.5 / width
+            post, cap = (BAR - 3.5) / width, 2.5 / width
             self.card.set_data(
-                (x - cap, x + cap, math.nan, x, x, math.nan, x - cap, x + cap),
+                (post - cap, post + cap, math.nan, post, post, math.nan, post - cap, post + cap),
                 (card[0], card[0], math.nan, *card, math.nan, card[1], card[1]),
             )
             middle = min(sum(card) / 2, top)
             at = sum(gb <= middle for gb, _ in named)
             named.insert(at, (middle, f"card {write_gb(card[0])}–{write_gb(card[1])}"))
-            starts.insert(at, x)
+            starts.insert(at, post)
         middles = np.array([gb for gb, _ in named])
         heights = spread(self.up(1) * middles, 1.3 * TEXT, TEXT / 2, height - TEXT / 2)
         for label in self.labels:

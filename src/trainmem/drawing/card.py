@@ -55,17 +55,29 @@ def card_along(
         return None
     config, model = simulation.config, moment.model
     need = float(simulation.components.total) / GB
-    here = math.log2(getattr(config, name))
-    shares = {here: (own[0] / need, own[1] / need)}
-    multiple = model.gpu_multiple if name == "num_gpus" else 1
-    for octave in range(math.ceil(octaves[0] - 1e-9), math.floor(octaves[-1] + 1e-9) + 1):
-        gb = float(np.interp(octave, octaves, total))
-        value = math.ceil(2**octave / multiple) * multiple
+    shares = {math.log2(getattr(config, name)): (own[0] / need, own[1] / need)}
+    # Counts between two multiples stand for the next one, as in the sweep itself.
+    step = model.gpu_multiple if name == "num_gpus" else 1
+    ends = math.ceil(octaves[0] - 1e-9), math.floor(octaves[-1] + 1e-9)
+    values = np.unique(_next(np.exp2(np.arange(ends[0], ends[1] + 1.0)), step))
+    totals = model.components(config, **{name: values}).total
+    for value, total_bytes in zip(values.tolist(), totals.tolist(), strict=True):
         try:
-            card = model.levels(config.replace(**{name: value}), gb * GB)[2]
+            card = model.levels(config.replace(**{name: int(value)}), total_bytes)[2]
         except ValueError:  # beyond what the architecture takes: the nearest share stands for it
             continue
-        shares.setdefault(octave, (card.low_bytes / GB / gb, card.high_bytes / GB / gb))
-    at = sorted(shares)
-    low, high = (np.interp(octaves, at, [shares[o][end] for o in at]) * total for end in (0, 1))
+        share = card.low_bytes / total_bytes, card.high_bytes / total_bytes
+        shares.setdefault(math.log2(value), share)
+    known, wanted = sorted(shares), np.log2(_next(np.exp2(octaves), step))
+    low, high = (
+        np.interp(wanted, known, [shares[octave][end] for octave in known]) * total
+        for end in (0, 1)
+    )
     return low, high
+
+
+def _next(values: Array, step: int) -> Array:
+    """Return the multiples of `step` from `values` on, which may be a hair more than whole."""
+    if step == 1:
+        return values
+    return np.asarray(np.ceil(values / step - 1e-9) * step)
