@@ -142,7 +142,7 @@ class SweepPanel(Panel):
         for i in range(0, last - reach, 4):
             floor, ceiling = low[[i, i + reach]].max(), high[[i, i + reach]].min()
             x = i / last * places.width
-            if ceiling - floor >= ROW:
+            if ceiling - floor >= ROW + 4:
                 inside.append(Spot(x, (floor + ceiling) / 2, "left", "center"))
             above.append(Spot(x, high[[i, i + reach]].max() + 1, "left", "bottom"))
         spots = [spot for spot in (*inside, *above) if places.fits(width, ROW, spot)]
