@@ -479,7 +479,7 @@ function optionControl(option, uid, change) {
 function architectureControl(tables, uid, change, open) {
   const select = make("select", { id: `${uid}-architecture` });
   const custom = make("option");
-  select.append(make("option", { value: "" }, "Any (reduced-order model)"), custom);
+  select.append(make("option", { value: "" }, "Any (reduced-order)"), custom);
   for (const { name, label } of tables.architectures) {
     select.append(make("option", { value: name }, label));
   }
