@@ -683,7 +683,8 @@ function show(model, el, link) {
     for (const [name, control] of controls) {
       const names = name === "gpu_memory_gb" ? [name, "gpu"] : [name]; // one control for both
       control.invalid(names.some((n) => error.startsWith(`${n}:`)));
-      const value = model.get(name) ?? options[name]; // of the plan none, without architecture
+      // An option may share its name with an output; without architecture it has no value.
+      const value = name in defaults ? options[name] : model.get(name);
       if (value !== undefined && !names.some(link.pending)) control.set(value);
     }
     if (named) paintStack(options);

@@ -9,7 +9,8 @@ afterEach(() => page.restore());
 
 const asked = (model) => model.of("set").map(({ changes }) => changes);
 const chosen = (more = {}) => {
-  const model = new Model({ architecture: "Llama-3-8B", plan: { loss_head: "chunked" }, ...more });
+  const model = new Model({ architecture: "Llama-3-8B", plan: { loss_head: "chunked" },
+    checkpointing: true, ...more });
   Object.assign(model.state._panel, {
     architecture: "Llama-3-8B", grade: "uncertain", curl: "", note: { text: "", offer: "" },
     detail: [["Peak", "74.684 GB", "in the loss"]],
@@ -54,6 +55,8 @@ test("every option of the plan is a control, and asks for itself alone", async (
   for (const { name } of options) expect(root.querySelector(`[id$="-${name}"]`)).not.toBeNull();
   const head = root.querySelector("select[id$=loss_head]");
   expect(JSON.parse(head.value)).toBe("chunked");
+  const kept = root.querySelector("select[id$=-checkpointing]"); // also the name of an output
+  expect(JSON.parse(kept.value)).toBe(options.find((o) => o.name === "checkpointing").default);
   head.value = JSON.stringify("fused");
   fire(head, "change");
   const chunk = root.querySelector("input[id$=loss_chunk]");

@@ -6,6 +6,7 @@ Keeping the sentences here keeps them testable without a browser and the front e
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from trainmem.config import (
@@ -125,7 +126,7 @@ def tables() -> dict[str, Any]:
             {"name": stack.name, "label": stack.label, "changes": _stack_changes(stack)}
             for stack in STACKS.values()
         ],
-        "plan": [_option(option) for option in PLAN_OPTIONS.values()],
+        "plan": sorted(map(_option, PLAN_OPTIONS.values()), key=_group_order),
         "gpus": [{"label": gpu.label, "gb": gpu.nominal_gb} for gpu in GPUS],
     }
 
@@ -158,9 +159,17 @@ def _billions(architecture: Architecture) -> str:
     return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
 
 
+def _group_order(option: Mapping[str, Any]) -> int:
+    return [*GROUPS, "More"].index(option["group"])
+
+
 def _option(option: Option) -> dict[str, Any]:
     """Return one option of the plan as a control."""
     group = next((g for g, names in GROUPS.items() if option.name in names), "More")
+    choices = [{"value": value, "label": label} for value, label in option.choices]
+    if choices and option.default not in [value for value, _ in option.choices]:
+        # What one of the ten inputs says is no choice here, but has to show.
+        choices.insert(0, {"value": option.default, "label": "as above"})
     return {
         "name": option.name,
         "label": option.label,
@@ -168,7 +177,7 @@ def _option(option: Option) -> dict[str, Any]:
         "source": option.source,
         "group": group,
         "kind": "choice" if option.choices else "number",
-        "choices": [{"value": value, "label": label} for value, label in option.choices],
+        "choices": choices,
         "bounds": list(option.bounds),
         "default": option.default,
     }

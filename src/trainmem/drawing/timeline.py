@@ -175,8 +175,11 @@ def draw_timeline(
             Line2D([x[0], x[-1]], [capacity, capacity], color=colors.capacity, linewidth=1.5,
                    linestyle="-", marker="None", antialiased=True, zorder=4)
         )  # fmt: skip
-        _text(ax, f"{write_capacity(capacity)} GB capacity", x[0], capacity, colors.capacity,
-              offset=(4, 3))  # fmt: skip
+        words = f"{write_capacity(capacity)} GB capacity"
+        if x[peak] < (x[0] + x[-1]) / 2:  # at the end where the peak's words aren't
+            _text(ax, words, x[-1], capacity, colors.capacity, offset=(-4, 3), ha="right")
+        else:
+            _text(ax, words, x[0], capacity, colors.capacity, offset=(4, 3))
     _explain(ax, colors, simulation, (float(x[peak]), float(total[peak])), points)
     _title(ax, colors, simulation, width + (150 if legend == "right" else 0))
     if legend:
