@@ -177,7 +177,9 @@ def draw_timeline(
         )  # fmt: skip
         words = f"{write_capacity(capacity)} GB capacity"
         if x[peak] < (x[0] + x[-1]) / 2:  # at the end where the peak's words aren't
-            _text(ax, words, x[-1], capacity, colors.capacity, offset=(-4, 3), ha="right")
+            _text(
+                ax, words, x[-1], capacity, colors.capacity, offset=(-4, -4), ha="right", va="top"
+            )
         else:
             _text(ax, words, x[0], capacity, colors.capacity, offset=(4, 3))
     _explain(ax, colors, simulation, (float(x[peak]), float(total[peak])), points)
