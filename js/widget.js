@@ -61,25 +61,7 @@ function connect(model, signal) {
       model.save_changes();
       return;
     }
-    let busy = false; // whether the kernel has begun
-    const begun = () => {
-      if (!busy && flying.size <= 1) nudge(); // in a drag the next request does
-      busy = true;
-    };
-    model.send(content, { iopub: { status: begun } });
-  }
-
-  /**
-   * Acknowledge what came alone while more is on its way: the kernel's "busy", the numbers.
-   * The server's Nagle algorithm holds the rest back until the browser's delayed ACK (40 ms);
-   * any message carries it at once.
-   */
-  function nudge() {
-    if (!byTrait) model.send({ kind: "ack" }, { iopub: {} });
-  }
-
-  function onNumbers() {
-    if (flying.size === 1) nudge(); // in a drag it costs what it gains
+    model.send(content);
   }
 
   /** Tell what the views want; where a hello is unanswered, once it is. */
@@ -188,7 +170,6 @@ function connect(model, signal) {
   };
   model.on("msg:custom", receive);
   model.on("change:_reply", onReply);
-  model.on("change:_panel", onNumbers);
   model.on("comm_live_update", onLive);
   const timer = setInterval(tick, 500);
   signal.addEventListener("abort", () => {
@@ -196,7 +177,6 @@ function connect(model, signal) {
     clearInterval(timer);
     model.off("msg:custom", receive);
     model.off("change:_reply", onReply);
-    model.off("change:_panel", onNumbers);
     model.off("comm_live_update", onLive);
   });
 

@@ -112,23 +112,6 @@ def test_event_to_pixels(page: Notebook, add: Callable[..., None]) -> None:
         add("… 95th percentile", "ms", *late, text, reading)
 
 
-def test_event_to_pixels_without_the_nudge(page: Notebook, add: Callable[..., None]) -> None:
-    """What acknowledging the kernel's `busy` gains."""
-
-    def muted(press: Callable[[], float]) -> Callable[[], float]:
-        def quietly() -> float:
-            page.page.evaluate("() => { stopwatch.mute.kind = 'ack'; }")
-            took = press()
-            page.page.evaluate("() => { stopwatch.mute.kind = ''; }")
-            return took
-
-        return quietly
-
-    press = pressing(page, "widget")
-    with_it, without = in_turn([press, muted(press)], TRIALS, warm=2)
-    add("event → pixels", "ms", with_it, without, "the widget, its acknowledgements dropped")
-
-
 def dragging(notebook: Notebook, name: str, values: dict[str, int]) -> dict[str, Any]:
     """Drag; return frames a second, latencies, how late the last was, how many were stale."""
     _, picture, slider = SUBJECTS[name]
