@@ -485,7 +485,9 @@ def test_the_tables_list_architectures_and_options():
     t = json.loads(json.dumps(tables()))
     assert [a["name"] for a in t["architectures"]] == list(ARCHITECTURES)
     assert {"Llama-3-8B · 8.03 B", "GPT-2 · 124 M"} <= {a["label"] for a in t["architectures"]}
-    assert [o["name"] for o in t["plan"]] == list(PLAN_OPTIONS)
+    assert sorted(o["name"] for o in t["plan"]) == sorted(PLAN_OPTIONS)
+    groups = [o["group"] for o in t["plan"]]
+    assert groups == sorted(groups, key=groups.index), "a group's options stand together"
     for option in t["plan"]:
         assert option["label"]
         assert option["help"]
