@@ -45,18 +45,8 @@ window.stopwatch = (() => {
     },
   };
 
-  /** Messages of a kind are dropped on their way to the kernel, to see what they are good for. */
-  const mute = { kind: "" };
-  const send = WebSocket.prototype.send;
-  WebSocket.prototype.send = function muted(data) {
-    const text = typeof data === "string" ? data : mute.kind && new TextDecoder().decode(data);
-    if (mute.kind && text.includes(`"kind":"${mute.kind}"`)) return;
-    send.call(this, data);
-  };
-
   let trial = { took: 0, last: 0 };
   return {
-    mute,
     watch: (kind, selector, name) => watch[kind](document.querySelector(selector), name),
     /** Await one change of a picture; its time from the next key press is `trial().took`. */
     arm(name) {
