@@ -228,6 +228,21 @@ class Notebook:
             [label, value, index],
         )
 
+    def wait_python(self, expression: str, value: str, timeout: float = 15) -> None:
+        """Wait until an expression prints a value in the kernel."""
+        end = time.monotonic() + timeout
+        while (found := self.evaluate(f"print({expression})")) != value:
+            assert time.monotonic() < end, f"{expression} is {found}, not {value}"
+            self.page.wait_for_timeout(100)
+
+    def wait_newest(self, index: int = 0, timeout: float = 15) -> int:
+        """Wait until a view shows the newest frame; return its number."""
+        end = time.monotonic() + timeout
+        while (newest := int(self.evaluate("print(w._frame_id)"))) != self.shown_frame(index):
+            assert time.monotonic() < end, f"frame {self.shown_frame(index)}, not {newest}"
+            self.page.wait_for_timeout(100)
+        return newest
+
     def shown_frame(self, index: int = 0) -> int:
         image = self.page.locator(".trainmem").nth(index).locator(".tm-figure img")
         return int(image.get_attribute("data-frame") or -1)

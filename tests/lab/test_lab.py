@@ -69,11 +69,8 @@ def test_drag_moves_numbers_and_picture_at_once(open_notebook: Open) -> None:
     assert len({frame for _, frame in seen}) > 5, "the picture did not follow"
     mouse.up()
     gpus = notebook.box("GPUs").input_value()
-    notebook.until("() => !document.querySelector('.trainmem img').src.endsWith('#')")
-    notebook.page.wait_for_timeout(700)
-    last = notebook.evaluate("print(w.num_gpus, w._frame_id)").split()
-    assert last[0] == gpus
-    assert notebook.shown_frame() == int(last[1]) > first
+    notebook.wait_python("w.num_gpus", gpus)
+    assert notebook.wait_newest() > first
     assert notebook.slider("GPUs").evaluate("(s) => s.matches(':focus')")
 
 
@@ -89,8 +86,7 @@ def test_typed_values_are_exact(open_notebook: Open) -> None:
             "[type=text]').value) === value",
             value,
         )
-        notebook.page.wait_for_timeout(300)
-        assert float(notebook.evaluate("print(w.model_params_b)")) == value
+        notebook.wait_python("w.model_params_b", str(value))
         assert float(box.input_value()) == value
 
 
@@ -166,9 +162,7 @@ def test_two_views_stay_in_step_and_widgets_stay_apart(open_notebook: Open) -> N
     notebook.wait_card("Per GPU", "10.9", 0)
     notebook.wait_card("Per GPU", "10.9", 1)
     notebook.page.locator(".trainmem").nth(1).scroll_into_view_if_needed()
-    notebook.page.wait_for_timeout(500)
-    newest = int(notebook.evaluate("print(w._frame_id)"))
-    assert notebook.shown_frame(1) == newest
+    notebook.wait_newest(1)
     assert notebook.card("Per GPU", 2) == "24.9"
     assert notebook.evaluate("print(other.num_gpus)") == "8"
 
@@ -218,8 +212,9 @@ def test_copies_the_published_request(open_notebook: Open) -> None:
     copied = notebook.page.evaluate("() => navigator.clipboard.readText()")
     assert copied.strip() == PUBLISHED.read_text().strip()
     notebook.widget.locator("button", has_text="Copy Python").click()
-    notebook.page.wait_for_timeout(300)
-    code = notebook.page.evaluate("() => navigator.clipboard.readText()")
+    read = "navigator.clipboard.readText()"
+    notebook.until(f"async () => (await {read}).startsWith('import trainmem')")
+    code = notebook.page.evaluate(f"() => {read}")
     space: dict[str, Any] = {}
     exec(code, space)
     assert space["simulation"].per_gpu_total_gb == 24.858
@@ -390,13 +385,12 @@ def test_keyboard_alone_is_enough(open_notebook: Open) -> None:
     before = int(notebook.box("GPUs").input_value())
     for _ in range(3):
         notebook.page.keyboard.press("ArrowRight")
-    notebook.page.wait_for_timeout(600)
-    after = int(notebook.evaluate("print(w.num_gpus)"))
-    assert after > before
+    after = notebook.box("GPUs").input_value()
+    assert int(after) > before
+    notebook.wait_python("w.num_gpus", after)
     notebook.widget.locator("input[type=radio][value='3']").focus()
     notebook.page.keyboard.press("ArrowLeft")
-    notebook.page.wait_for_timeout(400)
-    assert notebook.evaluate("print(w.zero_stage)") == "2"
+    notebook.wait_python("w.zero_stage", "2")
     # The notebook's own keys did nothing meanwhile: no cell was added or removed.
     assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 1
 
@@ -429,16 +423,17 @@ def test_two_hundred_events_then_silence(open_notebook: Open) -> None:
     )
     value = notebook.box("GPUs").input_value()
     released = notebook.page.evaluate("() => window.released")
-    notebook.page.wait_for_timeout(1500)
+    notebook.wait_python("sent[-1][1:]", str((False, int(value))))
+    newest = notebook.wait_newest()
+    notebook.page.wait_for_timeout(500)  # in which more would arrive
     late = json.loads(
         notebook.evaluate(f"import json; print(json.dumps([f for f in sent if f[0] > {released}]))")
     )
     # Three in flight, the last value's draft, one at rest.
     assert 1 <= len(late) <= 5
     assert late[-1][1:] == [False, int(value)]
-    newest = notebook.evaluate("print(len(sent), w._frame_id)").split()
-    assert notebook.shown_frame() == int(newest[1])
-    assert len(late) < int(newest[0]), "no frame was drawn during the drag"
+    assert notebook.shown_frame() == newest
+    assert len(late) < int(notebook.evaluate("print(len(sent))")), "none was drawn in the drag"
 
 
 def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> None:

@@ -121,10 +121,8 @@ def test_frames_are_right_while_others_draw(open_notebook: Callable[..., Noteboo
           slider.dispatchEvent(new PointerEvent('pointerup'));
         }"""
     )
-    notebook.page.wait_for_timeout(1500)
-    notebook.until("() => document.querySelector('.trainmem').dataset.status === 'live'")
-    last = notebook.box("Layers").input_value()
-    assert notebook.evaluate("print(w.num_layers)") == last
+    notebook.wait_python("w.num_layers", notebook.box("Layers").input_value(), timeout=30)
+    notebook.wait_newest()
     found = json.loads(notebook.evaluate(COMPARE))
     assert found["wrong"] == 0
     assert found["distinct"] >= 3
