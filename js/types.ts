@@ -54,6 +54,7 @@ export type Message = {
   n?: number;
   key?: string;
   draft?: boolean;
+  size?: number;
   client?: string;
   answers?: number;
   answer?: unknown;
@@ -63,7 +64,13 @@ export type Message = {
 export type Status = "waiting" | "live" | "disconnected";
 
 /** What a view wants drawn, and which picture it shows; null while nobody sees it. */
-export type Info = { width: number; ratio: number; theme: string; frame: number; key: string };
+export type Info = {
+  width: number;
+  ratio: number;
+  theme: string;
+  frame: number;
+  key: string;
+};
 
 export type View = {
   info: () => Info | null;

@@ -6,13 +6,15 @@
  * @import {Field, Message, Model, Named, Option, Panel, Status, Tables, View} from "./types"
  */
 
-const MAX_IN_FLIGHT = 3; // each new message carries the TCP ACK that frees the frame before it
+const MAX_IN_FLIGHT = 2; // more would be drawn than shown
 const MAX_OUTBOX = 16; // requests repeated to a host without messages
 const HELLO_MS = 10_000;
 const TRAIT_MS = 3_000; // an idle kernel silent for so long may only hear traits
 const WAITING_MS = 1_500; // unanswered for so long: the kernel is busy
 const LOST_MS = 4_000; // the same with a kernel known to be idle: nobody is there
 const SILENT_MS = 30_000; // the same where the host doesn't tell what its kernel does
+const LOOPBACK = /^(localhost|127\..*|\[::1\]|.*\.localhost)$/;
+const CLOSE_MS = 150; // between two requests in close succession
 const INPUTS = ["num_gpus", "model_params_b", "gpu_memory_gb", "micro_batch", "seq_length",
   "num_layers", "hidden_dim", "precision_bits", "zero_stage", "grad_ckpt", "gpu",
   "architecture", "plan"];
@@ -79,8 +81,11 @@ function connect(model, signal) {
     if (!next || status === "disconnected" || (flying.size >= MAX_IN_FLIGHT && !full)) return;
     const { changes, draft } = next;
     next = null;
-    flying.set(++number, { since: Date.now(), fields: Object.keys(changes) });
-    post({ kind: "set", client, id: number, changes, draft });
+    const now = Date.now();
+    flying.set(++number, { since: now, fields: Object.keys(changes) });
+    // In close succession TCP would hold small answers back; see `PADDING` in widget.py.
+    const pad = now - heard < CLOSE_MS && LOOPBACK.test(globalThis.location?.hostname ?? "");
+    post({ kind: "set", client, id: number, changes, draft, ...(pad && { pad }) });
   }
 
   /** @returns {boolean | null} whether the kernel is at work; null where the host won't tell */
@@ -162,7 +167,7 @@ function connect(model, signal) {
     if (typeof answered === "number") for (const view of views) view.paint();
   }
 
-  const onReply = () => receive(model.get("_reply"), [model.get("_frame")]);
+  const onReply = () => receive(model.get("_reply") ?? {}, [model.get("_frame")]);
   const onLive = () => {
     heard = 0;
     hello = 0;
@@ -218,6 +223,12 @@ function make(tag, attributes = {}, ...children) {
  * @param {string} text */
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+/** Set the value of a control only where it differs: browsers look through all controls of a page
+ * after each. @param {{value: string}} control @param {string} value */
+function assign(control, value) {
+  if (control.value !== value) control.value = value;
 }
 
 /** Write rows of texts into a table; each row's first cell is its head.
@@ -277,6 +288,18 @@ async function copy(text) {
   }
 }
 
+/**
+ * Write a PNG as a URL that needs neither a request nor to be revoked.
+ * @param {DataView} bytes @param {number} [size] how many of them are the picture
+ */
+function dataUrl(bytes, size = bytes.byteLength) {
+  const length = Math.min(size, bytes.byteLength);
+  const octets = new Uint8Array(bytes.buffer, bytes.byteOffset, length);
+  let text = "";
+  for (let i = 0; i < length; i += 8192) text += String.fromCharCode(...octets.subarray(i, i + 8192));
+  return `data:image/png;base64,${btoa(text)}`;
+}
+
 /** Offer a text as a file. @param {string} text @param {string} name
  * @param {(act: () => void, ms: number) => void} later */
 function download(text, name, later) {
@@ -324,7 +347,7 @@ function textbox(field, uid, change) {
   return Object.assign(box, {
     put(/** @type {unknown} */ value) {
       before = String(value);
-      if (!editing) box.value = before;
+      if (!editing) assign(box, before);
     },
     invalid: (/** @type {boolean} */ bad) => box.setAttribute("aria-invalid", String(bad)),
   });
@@ -374,7 +397,7 @@ function sliderControl(field, uid, change) {
     set(value) {
       if (active) return;
       box.put(value);
-      slider.value = String(nearest(values, value));
+      assign(slider, String(nearest(values, value)));
       show(value);
     },
     invalid: box.invalid,
@@ -396,7 +419,9 @@ function choiceControl(field, uid, change) {
   return {
     node: make("div", { class: "tm-row" }, make("span", { title: field.help }, field.label), group),
     set(value) {
-      for (const radio of radios) radio.checked = Number(radio.value) === value;
+      for (const radio of radios) {
+        if (radio.checked !== (Number(radio.value) === value)) radio.checked = !radio.checked;
+      }
     },
     invalid: (bad) => group.setAttribute("aria-invalid", String(bad)),
   };
@@ -422,7 +447,7 @@ function gpuControl(field, uid, change, tables, chosen) {
     node: make("div", { class: "tm-stack" }, make("div", { class: "tm-row" },
       make("label", { for: select.id, title: field.help }, field.label), select), other),
     set(value) {
-      select.value = chosen();
+      assign(select, chosen());
       other.hidden = chosen() !== "";
       box.put(value);
     },
@@ -449,7 +474,7 @@ function optionControl(option, uid, change) {
   select.addEventListener("change", () => change({ [name]: JSON.parse(select.value) }));
   return {
     node: make("div", { class: "tm-row" }, head, select),
-    set(value) { select.value = JSON.stringify(value); },
+    set(value) { assign(select, JSON.stringify(value)); },
     invalid: (bad) => select.setAttribute("aria-invalid", String(bad)),
   };
 }
@@ -490,7 +515,7 @@ function architectureControl(tables, uid, change, open) {
       custom.hidden = name === "" || tables.architectures.some((known) => known.name === name);
       custom.value = custom.hidden ? "-" : name;
       custom.textContent = name;
-      if (paste.hidden) select.value = name;
+      if (paste.hidden) assign(select, name);
     },
   };
 }
@@ -588,7 +613,7 @@ function show(model, el, link) {
   const fixes = make("div", { class: "tm-fixes" });
   const undo = button("Undo", () => link.ask("undo"));
   const cards = make("div", { class: "tm-cards" });
-  const image = make("img", { alt: "" });
+  const image = make("img", { alt: "", decoding: "sync" });
   const figure = make("div", { class: "tm-figure" }, image);
   const numbers = make("tbody");
   const table = make("table", { class: "tm-hidden" },
@@ -672,22 +697,24 @@ function show(model, el, link) {
     const same = tables.presets.find((p) => Object.entries(named ? p.architecture : p.values)
       .every(([name, value]) => name === "gpu" || model.get(name) === value));
     custom.hidden = same !== undefined;
-    if (!INPUTS.some(link.pending)) preset.value = same?.name ?? "";
+    if (!INPUTS.some(link.pending)) assign(preset, same?.name ?? "");
     write(alert, error);
     alert.hidden = error === "";
     write(headline, panel.headline);
     write(sentence, panel.banner);
     paintFixes(panel);
     paintCards(panel);
-    write(footer, panel.footer);
     plan.hidden = time.hidden = detail.hidden = named === "";
     curl.hidden = panel.curl === "";
     write(omits, panel.note.text);
     write(offer, panel.note.offer);
     note.hidden = panel.note.text === "";
     fill(alive, panel.detail);
-    image.alt = model.get("_alt");
-    fill(numbers, panel.table);
+    if (!model.get("_reply")?.draft) { // what is only read at rest
+      image.alt = model.get("_alt");
+      fill(numbers, panel.table);
+      write(footer, panel.footer);
+    }
     enable(dead, named !== "");
     paintRemote(dead);
     speak(`${panel.headline}. ${panel.banner}`);
@@ -719,11 +746,11 @@ function show(model, el, link) {
     const known = tables.stacks.find(({ changes }) =>
       Object.entries(changes).every(([name, value]) => now[name] === value));
     mixed.hidden = known !== undefined;
-    if (!Object.keys(options).some(link.pending)) stack.value = known?.name ?? "";
+    if (!Object.keys(options).some(link.pending)) assign(stack, known?.name ?? "");
     write(layout, model.get("_panel").layout);
     for (const name of tables.derived) { // exact, but not to be typed in
       const box = controls.get(name)?.node.querySelector("input[type=text]");
-      if (box instanceof HTMLInputElement) box.value = String(+(+box.value).toPrecision(4));
+      if (box instanceof HTMLInputElement) assign(box, String(+(+box.value).toPrecision(4)));
     }
   }
 
@@ -779,38 +806,36 @@ function show(model, el, link) {
   }
 
   // -- the picture
-  const shown = { id: -1, draft: true, key: "", url: "" };
+  const shown = { id: -1, draft: true, key: "" };
   let visible = true;
+  let good = ""; // the last source that could be shown
+  image.addEventListener("load", () => { good = image.src; });
+  image.addEventListener("error", () => { if (good && image.src !== good) image.src = good; });
   const want = { width: 0, ratio: 1, theme: "light" };
   const key = () => `${want.width}x${want.ratio}-${want.theme}`;
 
+  /** Give the picture its room, so that a new one moves nothing. @param {DataView} png */
+  function place(png) {
+    if (png.byteLength < 24) return;
+    const ratio = `${png.getUint32(16)} / ${png.getUint32(20)}`; // as its header says
+    if (figure.style.aspectRatio !== ratio) figure.style.aspectRatio = ratio;
+  }
+
   /** @param {Message} content @param {DataView} bytes */
-  async function frame(content, bytes) {
+  function frame(content, bytes) {
     const { id = 0, draft = false } = content;
-    const stale = () => signal.aborted || content.key !== key() || id < shown.id ||
+    const stale = signal.aborted || content.key !== key() || id < shown.id ||
       (id === shown.id && draft && !shown.draft && shown.key === content.key);
-    if (stale() || !bytes) return;
-    const url = URL.createObjectURL(
-      new Blob([/** @type {BlobPart} */ (bytes)], { type: "image/png" }));
-    const probe = new Image();
-    probe.src = url;
-    await probe.decode().catch(() => {});
-    if (stale() || !probe.naturalWidth) {
-      URL.revokeObjectURL(url);
-      return;
-    }
-    image.src = url;
+    if (stale || !bytes) return;
+    place(bytes);
+    image.src = dataUrl(bytes, content.size);
     image.dataset.frame = String(id);
-    if (shown.url) URL.revokeObjectURL(shown.url);
-    Object.assign(shown, { id, draft, key: content.key, url });
-    if (!draft) {
-      keep(bytes);
-      askTime();
-    }
+    Object.assign(shown, { id, draft, key: content.key });
+    if (!draft) askTime();
   }
 
   // -- one step over time: drawn on demand, at rest
-  const timed = { id: -1, key: "", url: "" };
+  const timed = { id: -1, key: "" };
   function askTime() {
     if (!time.open || time.hidden || shown.draft) return;
     if (timed.id !== shown.id || timed.key !== shown.key) link.ask("timeline", { ...want });
@@ -819,17 +844,9 @@ function show(model, el, link) {
   /** @param {Message} content @param {DataView} bytes */
   function showTime(content, bytes) {
     if (content.key !== key() || signal.aborted || !bytes) return;
-    if (timed.url) URL.revokeObjectURL(timed.url);
-    timed.url = URL.createObjectURL(
-      new Blob([/** @type {BlobPart} */ (bytes)], { type: "image/png" }));
     Object.assign(timed, { id: content.id, key: content.key });
-    steps.src = timed.url;
+    steps.src = dataUrl(bytes);
     steps.alt = content.alt ?? "";
-  }
-
-  /** Keep the picture at rest in the saved notebook, without a message. @param {DataView} bytes */
-  function keep(bytes) {
-    model.set("_frame", bytes);
   }
 
   function measure() {
@@ -888,9 +905,8 @@ function show(model, el, link) {
   for (const event of watched) model.on(event, paint);
   const saved = model.get("_frame");
   if (saved?.byteLength) { // a reopened notebook shows its last picture
-    shown.url = URL.createObjectURL(
-      new Blob([/** @type {BlobPart} */ (saved)], { type: "image/png" }));
-    image.src = shown.url;
+    place(saved);
+    image.src = dataUrl(saved);
   }
   paintNow();
   measure();
@@ -907,7 +923,6 @@ function show(model, el, link) {
     clearTimeout(speaking);
     for (const run of due) run();
     cancelAnimationFrame(painting);
-    for (const { url } of [shown, timed]) if (url) URL.revokeObjectURL(url);
     root.remove();
   };
 }

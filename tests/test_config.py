@@ -331,3 +331,17 @@ def test_the_dataclass_repeats_the_table():
 )
 def test_grouped(value, text):
     assert grouped(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "near"),
+    [
+        ("num_gpus", 64, [72, 60]),
+        ("num_gpus", 65, [72, 64]),
+        ("num_gpus", 1, [2]),
+        ("zero_stage", 3, [2]),
+        ("num_layers", 32, [33, 31]),
+    ],
+)
+def test_neighbours_are_one_slider_position_away(name, value, near):
+    assert FIELDS[name].neighbours(value) == near

@@ -20,7 +20,7 @@ from PIL import Image
 from trainmem import preset, simulate
 from trainmem.drawing.style import COLORS
 from trainmem.figure import THEMES, frame_size, plot
-from trainmem.frames import FrameRenderer, palette
+from trainmem.frames import FRAMES, FrameRenderer, _Surface, palette
 
 REQUESTS = {
     "fits": {},
@@ -293,3 +293,20 @@ def test_pyplot_is_never_imported():
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_frame_that_was_drawn_is_not_drawn_again(renderer, monkeypatch):
+    drawn = []
+    draw = _Surface.draw
+    monkeypatch.setattr(
+        _Surface, "draw", lambda self, simulation: drawn.append(1) or draw(self, simulation)
+    )
+    first = renderer.render(simulate(num_gpus=16), width=640, ratio=1, theme="light")
+    for theme, count in (("light", 1), ("dark", 2)):
+        again = renderer.render(simulate(num_gpus=16), width=640, ratio=1, theme=theme)
+        assert (again == first) == (theme == "light")
+        assert len(drawn) == count
+    for gpus in range(32, 32 + FRAMES):
+        renderer.render(simulate(num_gpus=gpus), width=640, ratio=1, theme="light")
+    renderer.render(simulate(num_gpus=16), width=640, ratio=1, theme="light")
+    assert len(drawn) == 3 + FRAMES  # the oldest made room

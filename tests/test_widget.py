@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gc
 import json
@@ -27,7 +28,7 @@ from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.frames import FrameRenderer
 from trainmem.presentation import panel, tables
 from trainmem.simulation import OUTPUT_NAMES, simulate
-from trainmem.widget import TrainingMemoryWidget
+from trainmem.widget import REST_SECONDS, TrainingMemoryWidget
 
 JS = Path(__file__).parents[1] / "js"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -65,6 +66,7 @@ class Browser:
 
     def __init__(self, widget: TrainingMemoryWidget, client: str = "browser") -> None:
         self.widget, self.client, self.number = widget, client, 0
+        self.picture = b""  # what `_frame` holds in the browser
 
     @property
     def sent(self) -> list[tuple[dict[str, Any], list[bytes]]]:
@@ -96,7 +98,10 @@ class Browser:
         return self.number
 
     def take(self) -> list[tuple[str, Any, list[bytes]]]:
-        """Return what has arrived: (kind or "update", content, buffers), oldest first."""
+        """Return what has arrived: (kind or "update", content, buffers), oldest first.
+
+        An answer in an update of the traits follows it.
+        """
         arrived = []
         for data, buffers in self.sent:
             if data["method"] == "custom":
@@ -105,7 +110,13 @@ class Browser:
                 state = dict(data["state"])
                 for (name,), value in zip(data["buffer_paths"], buffers, strict=True):
                     state[name] = value
-                arrived.append((data["method"], state, buffers))
+                reply = state.pop("_reply", None)
+                self.picture = state.pop("_frame", self.picture)
+                if state or reply is None:
+                    arrived.append((data["method"], state, buffers))
+                if reply is not None:
+                    shown = [self.picture] if reply["kind"] == "frame" else []
+                    arrived.append((reply["kind"], reply, shown))
         self.sent.clear()
         return arrived
 
@@ -311,7 +322,7 @@ def test_frames_are_real_pictures() -> None:
         assert int.from_bytes(png[16:20], "big") == 1280  # device pixels
 
 
-def test_numbers_arrive_before_the_picture(drawn: list[Any]) -> None:
+def test_numbers_arrive_with_the_picture(drawn: list[Any]) -> None:
     browser = Browser(TrainingMemoryWidget())
     browser.hello(VIEW)
     browser.take()
@@ -328,7 +339,8 @@ def test_numbers_arrive_before_the_picture(drawn: list[Any]) -> None:
             content for kind, content, _ in arrived if kind == "update" and "_panel" in content
         ]
         assert len(numbers) == 1  # all of a change in one message
-        assert kinds(arrived).index("frame") > kinds(arrived).index("update")
+        first = max(i for i, (_, content, _) in enumerate(arrived) if "_panel" in content)
+        assert kinds(arrived)[first + 1] == "frame"
         assert {"global_batch", "aggregate_cluster_gb", "_alt"} <= numbers[0].keys()
     assert [d["draft"] for d in drawn] == [False, False, True, False, False, False]
 
@@ -771,6 +783,79 @@ def test_malformed_state_does_no_harm() -> None:
     assert browser.widget.num_gpus == 64
 
 
+def test_a_draft_is_padded_where_the_browser_asks_for_it(drawn: list[Any]) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW)
+    browser.take()
+    sizes = []
+    for draft, pad in ((True, True), (True, False), (False, True), (True, "yes")):
+        number = browser.number = browser.number + 1
+        changes = {"num_gpus": 8 + number}
+        browser.message(
+            {"kind": "set", "client": "browser", "id": number, "changes": changes}
+            | {"draft": draft, "pad": pad}
+        )
+        ((content, (png,)),) = [(c, b) for kind, c, b in browser.take() if kind == "frame"]
+        assert png[: content["size"]] == PNG + str(len(drawn)).encode()
+        assert not any(png[content["size"] :])
+        sizes.append(len(png) > 65_536)
+    assert sizes == [True, False, False, False]
+
+
+# -- drawing ahead
+
+
+def steps_drawn(drawn: list[Any]) -> list[tuple[int, bool]]:
+    return [(d["simulation"].config.num_gpus, d["draft"]) for d in drawn]
+
+
+def test_one_step_of_a_slider_is_drawn_ahead_at_rest(drawn: list[Any]) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW)
+
+    async def press() -> None:
+        del drawn[:]
+        browser.set(num_gpus=64)
+        assert steps_drawn(drawn) == [(64, False)]
+        await asyncio.sleep(3 * REST_SECONDS)
+
+    asyncio.run(press())
+    assert steps_drawn(drawn) == [(64, False), (72, True), (60, True)]
+    assert browser.widget.num_gpus == 64  # and nothing of it is told
+    browser.take()
+    assert steps_drawn(drawn)[1:] == [(72, True), (60, True)]
+
+
+def test_nothing_is_drawn_ahead_while_requests_come(drawn: list[Any]) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW)
+
+    async def drag() -> None:
+        del drawn[:]
+        for n in range(10, 16):
+            browser.set(draft=True, num_gpus=n)
+            await asyncio.sleep(REST_SECONDS / 5)
+        browser.set(num_gpus=16, seq_length=2048)  # no step of a slider
+        await asyncio.sleep(3 * REST_SECONDS)
+
+    asyncio.run(drag())
+    assert steps_drawn(drawn) == [*((n, True) for n in range(10, 16)), (16, False)]
+
+
+def test_a_closed_widget_draws_nothing_ahead(drawn: list[Any]) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW)
+
+    async def leave() -> None:
+        browser.set(num_gpus=64)
+        browser.widget.close()
+        del drawn[:]
+        await asyncio.sleep(3 * REST_SECONDS)
+
+    asyncio.run(leave())
+    assert drawn == []
+
+
 # -- hosts without custom messages
 
 
@@ -779,8 +864,7 @@ def test_requests_by_trait_are_served_once_each_in_order(drawn: list[Any]) -> No
     widget = browser.widget
     hello = {"kind": "hello", "client": "x", "views": [VIEW], "stamp": 1}
     browser.state(_request={"client": "x", "messages": [hello]})
-    replies = [content["_reply"] for _, content, _ in browser.take() if "_reply" in content]
-    assert [reply["kind"] for reply in replies] == ["hello", "frame"]
+    assert kinds(browser.take()) == ["hello", "frame"]
     assert widget._frame == PNG + b"1"
 
     served = []
@@ -792,11 +876,11 @@ def test_requests_by_trait_are_served_once_each_in_order(drawn: list[Any]) -> No
     browser.state(_request={"client": "x", "messages": [hello, *requests[:2]]})
     browser.state(_request={"client": "x", "messages": [hello, *requests]})
     assert served == [2, 3, 4]
-    updates = [content for kind, content, _ in browser.take() if kind == "update"]
-    assert [u["_reply"]["answers"] for u in updates if "_reply" in u] == [2, 3, 4]
-    numbers = next(i for i, u in enumerate(updates) if "_panel" in u)
-    picture = next(i for i, u in enumerate(updates) if "_frame" in u)
-    assert numbers < picture
+    arrived = browser.take()
+    assert answers(arrived) == [2, 3, 4]
+    assert [content["id"] for kind, content, _ in arrived if kind == "frame"] == [2, 3, 4]
+    numbers = [content["_panel"] for _, content, _ in arrived if "_panel" in content]
+    assert len(numbers) == 3
 
 
 def test_the_same_answer_by_trait_arrives_each_time() -> None:
@@ -804,8 +888,7 @@ def test_the_same_answer_by_trait_arrives_each_time() -> None:
     for stamp in (1, 2, 3):
         message = {"kind": "json", "stamp": stamp}
         browser.state(_request={"client": "x", "messages": [message]})
-        replies = [content["_reply"] for _, content, _ in browser.take() if "_reply" in content]
-        assert [reply["kind"] for reply in replies] == ["json"]
+        assert kinds(browser.take()) == ["json"]
 
 
 # -- threads and lifetime

@@ -200,6 +200,7 @@ test("a slider sends drafts while pressed and the final value on release", async
   fire(gpus, "pointerup");
   fire(gpus, "change");
   fire(gpus, "blur");
+  model.answer(model.of("set")[0].id);
   expect(model.of("set").map(({ changes, draft }) => [changes.num_gpus, draft])).toEqual([
     [11, true], [12, true], [12, false],
   ]);

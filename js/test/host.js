@@ -147,8 +147,7 @@ function counted(target) {
 export function openPage() {
   vi.useFakeTimers({ now: 1_700_000_000_000, toFake: ["setTimeout", "clearTimeout",
     "setInterval", "clearInterval", "Date", "requestAnimationFrame", "cancelAnimationFrame"] });
-  const page = { urls: new Map(), revoked: [], decodes: [], width: 800, dark: false,
-    autoDecode: true, broken: false, clicks: [] };
+  const page = { urls: new Map(), revoked: [], width: 800, dark: false, clicks: [] };
   page.doc = counted(document);
   page.media = { matches: false };
   page.mediaCount = counted(page.media);
@@ -162,22 +161,6 @@ export function openPage() {
     if (query !== "(prefers-color-scheme: dark)") throw new Error(query);
     page.media.matches = page.dark;
     return page.media;
-  });
-  vi.stubGlobal("Image", class {
-    naturalWidth = 0;
-    decode() {
-      return new Promise((resolve, reject) => {
-        const end = () => {
-          if (page.broken || !page.urls.has(this.src)) reject(new Error("bad image"));
-          else {
-            this.naturalWidth = 100;
-            resolve();
-          }
-        };
-        if (page.autoDecode) end();
-        else page.decodes.push(end);
-      });
-    }
   });
   let count = 0;
   vi.spyOn(URL, "createObjectURL").mockImplementation((blob) => {

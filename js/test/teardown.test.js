@@ -17,7 +17,6 @@ async function use(model, { slider, box, button }) {
   press(box("Layers"), "Enter");
   model.message({ kind: "frame", id: 1, key: "800x1-light", draft: false }, png());
   await settle();
-  page.autoDecode = false;
   model.message({ kind: "frame", id: 2, key: "800x1-light", draft: true }, png());
   vi.stubGlobal("navigator", { clipboard: { writeText: async () => {} } });
   button("Copy Python").click();
@@ -43,11 +42,6 @@ function leftOver(model, signals = []) {
 }
 const NOTHING = { model: 0, document: 0, media: 0, signals: 0, observers: 0, urls: 0, timers: 0,
   elements: 0 };
-
-const finish = async () => {
-  for (const end of page.decodes) end(); // a picture that was being decoded
-  await settle(0);
-};
 
 test("everything counted here is there while the view lives", async () => {
   const model = new Model();
@@ -76,7 +70,7 @@ test.each([
   const mounted = await mount(model, { signals });
   await use(model, mounted);
   end(mounted);
-  await finish();
+  await settle(0);
   expect(leftOver(model, mounted.ends)).toEqual(NOTHING);
   expect(new Set(page.revoked).size).toBe(page.revoked.length); // each exactly once
   const sent = model.sent.length;
@@ -99,7 +93,7 @@ test("one of two views goes, the other stays alive", async () => {
   expect(two.box("GPUs").value).toBe("64");
   two.close();
   closeModel();
-  await finish();
+  await settle(0);
   expect(leftOver(model)).toEqual(NOTHING);
 });
 
@@ -111,7 +105,7 @@ test("mounting and closing time and again leaves nothing", { timeout: 60_000 }, 
     await settle();
     closeAll();
   }
-  await finish();
+  await settle(0);
   expect(leftOver(model)).toEqual(NOTHING);
 });
 
@@ -122,6 +116,6 @@ test("a message after the end does nothing", async () => {
   const old = handlers();
   closeAll();
   for (const handler of old) handler({ kind: "frame", id: 9, key: "800x1-light" }, [png()]);
-  await finish();
+  await settle(0);
   expect(leftOver(model)).toEqual(NOTHING);
 });

@@ -178,6 +178,12 @@ class Field:
             return sorted({_round_to(value, 3) for value in raw})
         return [value if i % 16 == 0 else float(f"{value:.3g}") for i, value in enumerate(raw)]
 
+    def neighbours(self, value: Number) -> list[Number]:
+        """Return the values one slider position above and below a value, where there are some."""
+        values = self.slider_values()
+        above = [other for other in values if other > value][:1]
+        return above + [other for other in values if other < value][-1:]
+
 
 def _round_to(value: float, bits: int) -> int:
     """Round to a whole number of `bits` + 1 significant bits: 1, 2, … 16, 18, 20 …."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import asdict
 from functools import lru_cache
 from numbers import Real
@@ -44,6 +44,7 @@ __all__ = ["FrameRenderer", "encode_png"]
 RATIOS: Final = (0.5, 4.0)
 MAX_PIXELS: Final = 6_000_000  # of one frame; a higher ratio is lowered to it
 SURFACES: Final = 4  # sizes kept: two views, each in draft and at rest
+FRAMES: Final = 6  # finished ones kept: the last few, and some drawn ahead
 BACKGROUND_BYTES: Final = 16_000_000  # of all backgrounds of one size
 
 CELL: Final = 4  # Pillow tells colours of a palette apart by cells of this many levels
@@ -52,12 +53,14 @@ CELL: Final = 4  # Pillow tells colours of a palette apart by cells of this many
 class FrameRenderer:
     """Draws frames of one widget; safe to call from any thread.
 
-    Keeps one figure for each of the last few sizes, and a few backgrounds for each.
+    Keeps one figure for each of the last few sizes, a few backgrounds for each, and the last few
+    frames, so that what was drawn ahead is there when it is asked for.
     """
 
     def __init__(self) -> None:
         self._lock = RLock()
         self._surfaces: OrderedDict[tuple[int, float, str], _Surface] = OrderedDict()
+        self._frames: deque[tuple[tuple[int, float, str], Simulation, bytes]] = deque(maxlen=FRAMES)
 
     def render(
         self, simulation: Simulation, *, width: int, ratio: float, theme: str, draft: bool = False
@@ -97,12 +100,19 @@ class FrameRenderer:
         highest = min(1.0 if draft else highest, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
         ratio = min(max(float(ratio), lowest), highest)
         with self._lock:
-            return self._surface(size, ratio, theme).draw(simulation)
+            key = (size[0], ratio, theme)
+            for kept, shown, png in self._frames:
+                if kept == key and shown == simulation:
+                    return png
+            png = self._surface(size, ratio, theme).draw(simulation)
+            self._frames.append((key, simulation, png))
+            return png
 
     def close(self) -> None:
         """Drop every figure and background. A later `render` starts afresh."""
         with self._lock:
             self._surfaces.clear()
+            self._frames.clear()
 
     def _surface(self, size: tuple[int, int], ratio: float, theme: str) -> _Surface:
         key = (size[0], ratio, theme)

@@ -1,21 +1,24 @@
 """`TrainingMemoryWidget`: a thin shell that shows a `TrainingMemory` in a notebook.
 
 Python is the source of truth. The browser asks for changes in numbered messages; each is
-answered by the traits (numbers first) and then by one picture for every distinct kind of
-visible view. Hosts without custom messages ask through the `_request` trait instead.
+answered by one update of the traits, numbers and picture together. Views of another width, pixel
+ratio or theme get a picture of theirs in a message of its own. Hosts without custom messages ask
+through the `_request` trait instead.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,12 +26,13 @@ import anywidget
 from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.asking import Asking, Server
-from trainmem.config import FIELDS, ConfigError, TrainingConfig
+from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig
 from trainmem.figure import describe, plot
 from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import panel, tables
 from trainmem.request import NotCovered, check_plan
+from trainmem.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +47,17 @@ CLIENT_SECONDS: Final = 60.0
 """A front end not heard of for so long is gone: one that is seen and idle says hello sooner."""
 
 MAX_UNDO: Final = 100
+
+REST_SECONDS: Final = 0.05
+"""After so long without a request, the next steps of the slider last moved are drawn ahead."""
+
+PADDING: Final = bytes(65_536)
+"""Follows a picture that a browser on this machine wants at once.
+
+Jupyter Server leaves Nagle's algorithm on: a message shorter than a TCP segment waits until the
+browser acknowledges the one before it, while a slider is dragged up to 40 ms. On loopback a
+segment has 64 KiB.
+"""
 
 
 @dataclass(frozen=True)
@@ -104,10 +119,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _tables = Dict(help="Fields, presets and cards.").tag(sync=True)
     _alt = Unicode(help="The picture in words.").tag(sync=True)
     _undo = Int(0, help="How many changes can be undone.").tag(sync=True)
-    _frame = Bytes(b"", help="Last picture at rest, for hosts without messages.").tag(
-        sync=True, echo_update=False
-    )
-    _reply = Dict(help="Answer to `_request`.").tag(sync=True)
+    _frame = Bytes(b"", help="The last picture.").tag(sync=True, echo_update=False)
+    _reply = Dict(help="What `_frame` shows, or another answer to `_request`.").tag(sync=True)
     _request = Dict(help="The last messages of a host without custom messages.").tag(
         sync=True, echo_update=False
     )
@@ -130,7 +143,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._stamps: dict[str, int] = {}
         self._replies = 0
         self._frame_id = 0
-        self._draft = False
+        self._draft = self._padded = False
+        self._ahead: asyncio.TimerHandle | None = None
         self._publications = 0
         self._answering: dict[str, Any] | None = None
         self._before: State | None = None
@@ -151,6 +165,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if self._asking is not None:
             self._asking.drop()
         with self._lock:
+            if self._ahead is not None:
+                self._ahead.cancel()
             self._renderer.close()
             self._clients.clear()
             super().close()
@@ -170,12 +186,13 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
-        """Send all traits of one change in one message, then the pictures.
+        """Send all traits of one change and a picture in one message, then other pictures.
 
         A change made by an observer of this one is published with it; an observer that raises
         doesn't keep either from the browser.
         """
         self._publications += 1
+        frames = self._frames()
         try:
             with self.hold_sync():
                 try:
@@ -190,10 +207,14 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     self._frame_id += 1
                     self._panel = panel(self.simulation)
                     self._alt = describe(self.simulation)
+                    if self._publications == 1:
+                        for frame in islice(frames, 1):
+                            self._show(*frame)
         finally:
             self._publications -= 1
             if not self._publications:
-                self._send_frames()
+                for frame in frames:
+                    self._answer(*frame)
 
     def _views(self) -> dict[str, View]:
         """Return one view of each distinct kind that somebody sees."""
@@ -207,31 +228,51 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if isinstance(client, str) and client in self._clients:
             self._clients[client] = (time.monotonic(), self._clients[client][1])
 
-    def _draw(self, view: View, *, draft: bool) -> bytes:
+    def _draw(self, view: View, *, draft: bool, simulation: Simulation | None = None) -> bytes:
+        shown = simulation or self.simulation
         return self._renderer.render(
-            self.simulation, width=view.width, ratio=view.ratio, theme=view.theme, draft=draft
+            shown, width=view.width, ratio=view.ratio, theme=view.theme, draft=draft
         )
 
-    def _send_frames(self, only: set[str] | None = None) -> None:
-        """Send the present picture to the visible views, or to those of some kinds only."""
+    def _frames(self, only: set[str] | None = None) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Draw the present picture for the visible views, or for those of some kinds only."""
         if self.comm is None:
             return
         for key, view in self._views().items():
             if only is None or key in only:
-                frame = {"kind": "frame", "id": self._frame_id, "key": key, "draft": self._draft}
-                self._answer(frame, self._draw(view, draft=self._draft))
+                png = self._draw(view, draft=self._draft)
+                yield (
+                    {
+                        "kind": "frame",
+                        "id": self._frame_id,
+                        "key": key,
+                        "draft": self._draft,
+                        "size": len(png),
+                    },
+                    png + PADDING if self._padded else png,
+                )
+
+    def _show(self, content: dict[str, Any], png: bytes | None = None) -> None:
+        """Answer through the traits, which a notebook saves."""
+        self._replies += 1
+        with self.hold_sync():
+            if png is not None:
+                self._frame = png
+            self._reply = {**self._taken(content), "n": self._replies}  # no two are the same
 
     def _answer(self, content: dict[str, Any], png: bytes | None = None) -> None:
-        if self._answering is not None and content["kind"] != "hello":
-            content, self._answering = content | self._answering, None
+        """Answer with a message of its own where the host has them."""
         if self._by_trait:
-            self._replies += 1
-            with self.hold_sync():
-                if png is not None:
-                    self._frame = png
-                self._reply = {**content, "n": self._replies}  # the same twice is no change
+            self._show(content, png)
         else:
-            self.send(content, [png] if png is not None else None)
+            self.send(self._taken(content), [png] if png is not None else None)
+
+    def _taken(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer with the number of the request that it is the first to answer."""
+        if self._answering is None or content["kind"] == "hello":
+            return content
+        content, self._answering = content | self._answering, None
+        return content
 
     # -- requests from the browser ---------------------------------------------------------
 
@@ -266,7 +307,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             "_css",
         }
         taken = {n: v for n, v in sync_data.items() if n not in ours}
-        wrong = (sync_data.keys() & ours) - {"_frame"}  # the browser keeps the last picture itself
+        wrong = sync_data.keys() & ours
         with self._lock:
             try:
                 with self.refusing():
@@ -305,7 +346,11 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             self._clients = _recent(self._clients, client, (time.monotonic(), views))
         self._answer({"kind": "hello", "n": message.get("n")})
         self._draft = False
-        self._send_frames(lacking)
+        frames = self._frames(lacking)
+        for frame in islice(frames, 1):
+            self._show(*frame)
+        for frame in frames:
+            self._answer(*frame)
 
     def _on_set(self, message: Mapping[str, Any]) -> None:
         """Change inputs; a draft (while dragging) is drawn cheaply and isn't undoable."""
@@ -313,12 +358,39 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if not isinstance(changes, dict):
             raise ConfigError("changes", changes, "must be a mapping of inputs to values")
         self._draft = bool(message.get("draft"))
+        self._padded = self._draft and message.get("pad") is True
         with self._undoable(keep_open=self._draft):
             try:
                 with self.refusing():
                     self._change(changes)
             finally:
-                self._draft = False
+                self._draft = self._padded = False
+        self._look_ahead(changes)
+
+    def _look_ahead(self, changes: Mapping[str, Any]) -> None:
+        """Plan to draw what one step of the same slider would show, once the kernel rests."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
+        name = next(iter(changes), "")
+        if name not in FIELDS or len(changes) > 1:
+            return
+        steps = FIELDS[name].neighbours(getattr(self._state.config, name))
+        with suppress(RuntimeError):  # no event loop here
+            loop = asyncio.get_running_loop()
+            self._ahead = loop.call_later(REST_SECONDS, self._draw_ahead, name, steps)
+
+    def _draw_ahead(self, name: str, values: list[Number]) -> None:
+        """Draw frames of some values of an input, one each time the kernel has nothing to do."""
+        value, *others = values
+        with self._lock, suppress(ConfigError):
+            state = self._changed(self._state, {name: value})
+            simulation = simulate(state.config, model=state.model)
+            for view in self._views().values():
+                self._draw(view, draft=True, simulation=simulation)
+        self._ahead = None
+        if others:
+            self._ahead = asyncio.get_running_loop().call_later(0, self._draw_ahead, name, others)
 
     @contextmanager
     def _undoable(self, *, keep_open: bool = False) -> Iterator[None]:
@@ -440,4 +512,5 @@ def _view(item: Any) -> View | None:
         return None
     if not (100 <= width <= 10_000 and 0.1 <= ratio <= 10):  # type: ignore[operator]
         return None
-    return View(round(width), round(min(max(float(ratio), 0.5), 4.0), 2), theme)  # type: ignore[arg-type]
+    ratio = round(min(max(float(ratio), 0.5), 4.0), 2)  # type: ignore[arg-type]
+    return View(round(width), ratio, theme)  # type: ignore[arg-type]

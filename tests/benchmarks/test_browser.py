@@ -20,16 +20,16 @@ from lab.conftest import Notebook
 from .table import in_turn
 
 HERE = Path(__file__).parent
-CELLS = (
-    f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
+CELLS = {
+    "widget": f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
     "%matplotlib inline\n"
     "import rivals, trainmem\n"
     "w = trainmem.TrainingMemoryWidget()\nw",
-    "by_trait = rivals.ByTrait(w)\nby_trait",
-    "rivals.Echo()",
-    "rivals.interact(w)",
-    "rivals.ipympl_figure(w)",
-)
+    "trait": "by_trait = rivals.ByTrait(w)\nby_trait",
+    "echo": "rivals.Echo()",
+    "interact": "rivals.interact(w)",
+    "ipympl": "rivals.ipympl_figure(w)",
+}
 SUBJECTS = {  # how a change of the picture is seen, where it is, and the slider that is pressed
     "widget": ("img", ".trainmem img", ".trainmem input[type=range][aria-label=Layers]"),
     "trait": ("img", ".bench-trait img", ".bench-trait input"),
@@ -51,26 +51,31 @@ EVENTS, HZ, DRAGS = 120, 60, 5
 # Notes in the kernel which value each numbered frame shows.
 RECORD = """
 values = {}
-send = w.send
-def record(content, buffers=None):
-    if content.get("kind") == "frame":
-        values[str(content["id"])] = w.num_layers
-    send(content, buffers)
-w.send = record
+def record(change):
+    if change["new"].get("kind") == "frame":
+        values[str(change["new"]["id"])] = w.num_layers
+w.observe(record, "_reply")
 """
 
 
 @pytest.fixture
-def page(open_notebook: Callable[..., Notebook]) -> Iterator[Notebook]:
-    notebook = open_notebook(*CELLS, viewport={"width": 1400, "height": 2600})
+def page(
+    request: pytest.FixtureRequest, open_notebook: Callable[..., Notebook]
+) -> Iterator[Notebook]:
+    """A notebook with the subjects that a test names, all in sight."""
+    names = request.param
+    tall = {"width": 1400, "height": 400 + 450 * len(names)}
+    notebook = open_notebook(*(CELLS[name] for name in names), viewport=tall)
     notebook.page.evaluate((HERE / "stopwatch.js").read_text())
     notebook.run("notebook:run-cell-and-select-next")  # the others take their size from it
     notebook.command("notebook:run-all-below")
-    for _, picture, slider in SUBJECTS.values():
+    for name in names:
+        _, picture, slider = SUBJECTS[name]
         notebook.page.wait_for_selector(slider, timeout=60_000)
         notebook.page.wait_for_selector(picture, timeout=60_000, state="attached")
     notebook.page.wait_for_timeout(2000)
-    for name, (kind, picture, _) in SUBJECTS.items():
+    for name in names:
+        kind, picture, _ = SUBJECTS[name]
         notebook.page.evaluate(
             "([kind, picture, name]) => stopwatch.watch(kind, picture, name)", [kind, picture, name]
         )
@@ -80,22 +85,21 @@ def page(open_notebook: Callable[..., Notebook]) -> Iterator[Notebook]:
 
 def pressing(notebook: Notebook, name: str) -> Callable[[], float]:
     """Return what moves a slider by one key press and tells the ms until it was seen."""
-    keys = ["ArrowRight", "ArrowLeft"]
 
     def press() -> float:
         page = notebook.page
         page.locator(SUBJECTS[name][2]).focus()
         page.evaluate("(name) => stopwatch.arm(name)", name)
-        keys.reverse()
-        page.keyboard.down(keys[0])
+        page.keyboard.down("ArrowRight")
         took = page.wait_for_function("() => stopwatch.took()", timeout=20_000).json_value()
-        page.keyboard.up(keys[0])
+        page.keyboard.up("ArrowRight")
         page.wait_for_function("() => stopwatch.quiet(250)")
         return float(took)
 
     return press
 
 
+@pytest.mark.parametrize("page", [list(SUBJECTS)], indirect=True, ids=["all"])
 def test_event_to_pixels(page: Notebook, add: Callable[..., None]) -> None:
     presses = [pressing(page, name) for name in SUBJECTS]
     times = dict(zip(SUBJECTS, in_turn(presses, TRIALS, warm=2), strict=True))
@@ -141,6 +145,7 @@ def dragging(notebook: Notebook, name: str, values: dict[str, int]) -> dict[str,
     }
 
 
+@pytest.mark.parametrize("page", [["widget", "trait"]], indirect=True, ids=["two"])
 def test_drag(page: Notebook, add: Callable[..., None]) -> None:
     """A drag at 60 Hz, beside the same one through plain trait sync."""
     page.evaluate(RECORD)

@@ -96,14 +96,12 @@ def saved(figure) -> bytes:
 def changing() -> Callable[[], object]:
     """A change of a trait of a widget that one browser shows, up to the finished PNG."""
     widget = TrainingMemoryWidget()
-    sent: list[bytes] = []
-    widget.send = lambda content, buffers=None: sent.extend(buffers or ())
     views = [{"width": SIZE[0], "ratio": 1, "theme": "light"}]
     _handle_message(widget, {"kind": "hello", "client": "c", "views": views}, [])
 
     def change() -> bytes:
         widget.seq_length = next(LENGTHS)
-        return sent.pop()
+        return widget._frame
 
     return change
 

@@ -24,10 +24,10 @@ busy = False
 frames = []  # what was drawn, of what, whether meanwhile a cell ran, and on which thread
 w = trainmem.TrainingMemoryWidget()
 draw = w._draw
-def record(view, *, draft):
-    simulation = w.simulation
-    png = draw(view, draft=draft)
-    frames.append((png, simulation, view, draft, busy, threading.current_thread()))
+def record(view, *, draft, simulation=None):
+    png = draw(view, draft=draft, simulation=simulation)
+    if simulation is None:  # else drawn ahead, for nobody yet
+        frames.append((png, w.simulation, view, draft, busy, threading.current_thread()))
     return png
 w._draw = record
 

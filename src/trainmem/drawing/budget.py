@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainmem.config import write_gb
 from trainmem.drawing.card import card_of
-from trainmem.drawing.panel import Panel
+from trainmem.drawing.panel import Panel, move
 from trainmem.drawing.placing import spread
 from trainmem.drawing.style import COLORS, GATHERED, LOGITS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
@@ -114,16 +114,17 @@ class BudgetPanel(Panel):
             for part, base in zip(parts, borders[:-1], strict=True)
             if part.gb > 0
         ]
-        self.limit.set_data((0, end), (self.capacity, self.capacity))
+        move(self.limit, (0, end), (self.capacity, self.capacity))
         x, y = hatching(BAR - 14, self.up(borders[-2]) + 1, self.up(borders[-1]) - 1)
-        self.hatching.set_data((7 + x) / width, y / self.up(1))
+        move(self.hatching, (7 + x) / width, y / self.up(1))
 
         card = card_of(simulation)
         self.card.set_visible(card is not None)
         starts = [right] * len(named)
         if card is not None:  # a bracket between bar and labels, and its own among them
             post, cap = (BAR - 3.5) / width, 2.5 / width
-            self.card.set_data(
+            move(
+                self.card,
                 (post - cap, post + cap, math.nan, post, post, math.nan, post - cap, post + cap),
                 (card[0], card[0], math.nan, *card, math.nan, card[1], card[1]),
             )
@@ -144,7 +145,7 @@ class BudgetPanel(Panel):
         bent = heights / self.up(1)
         xs = np.tile((right, end, (BAR + 5) / width, math.nan), (len(named), 1))
         xs[:, 0] = starts
-        self.leaders.set_data(xs.ravel(), np.column_stack((middles, middles, bent, bent)).ravel())
+        move(self.leaders, xs.ravel(), np.column_stack((middles, middles, bent, bent)).ravel())
 
 
 def hatching(width: float, bottom: float, top: float, step: float = 5.0) -> tuple[Array, Array]:

@@ -76,12 +76,16 @@ class Label(Text):
         share = {"bottom": 1.0, "center": 0.5, "top": 0.0}[self.get_verticalalignment()]
         top = y + share * LINE * em * len(lines)
         share = {"left": 0.0, "center": 0.5, "right": 1.0}[self.get_horizontalalignment()]
+        color, below = to_rgb(self.get_color()), _reach(size, dpi)[1]
         gc = renderer.new_gc()
         for i, line in enumerate(lines):
-            image, below, width = _line(line, size, dpi, to_rgb(self.get_color()))
-            left = round(x - share * width)
-            baseline = round(top - (i * LINE + BASELINE) * em)
-            renderer.draw_image(gc, left - MARGIN, baseline - below, image)
+            left = round(x - share * _width(line, size, dpi)) - MARGIN
+            bottom = round(top - (i * LINE + BASELINE) * em) - below
+            along = 0.0
+            for piece in PIECES.findall(line):
+                ink = _piece(piece, size, dpi, color)
+                renderer.draw_image(gc, left + round(along), bottom, ink)
+                along += _advance(piece, size, dpi)
         gc.restore()
 
 
@@ -89,37 +93,20 @@ def _width(line: str, size: float, dpi: float) -> float:
     return sum(_advance(piece, size, dpi) for piece in PIECES.findall(line))
 
 
-@lru_cache(maxsize=64)
-def _line(
-    words: str, size: float, dpi: float, color: tuple[float, float, float]
-) -> tuple[NDArray[np.uint8], int, float]:
-    """Return a line as RGBA pixels, how many rows lie below the baseline, and its width."""
-    above, below = _reach(size, dpi)
-    width = _width(words, size, dpi)
-    image = np.empty((above + below, math.ceil(width) + 2 * MARGIN, 4), np.uint8)
-    image[..., :3] = np.round(np.multiply(color, 255))
-    image[..., 3] = 0
-    x = 0.0
-    for piece in PIECES.findall(words):
-        ink = _piece(piece, size, dpi)
-        left = round(x)
-        part = image[:, left : left + ink.shape[1], 3]
-        np.maximum(part, ink[:, : part.shape[1]], out=part)
-        x += _advance(piece, size, dpi)
-    # `draw_image` reads the lowest row first.
-    return np.ascontiguousarray(image[::-1]), below, width
-
-
 @lru_cache(maxsize=512)
-def _piece(piece: str, size: float, dpi: float) -> NDArray[np.uint8]:
-    """Return the coverage of a word or digit, drawn by matplotlib."""
+def _piece(
+    piece: str, size: float, dpi: float, color: tuple[float, float, float]
+) -> NDArray[np.uint8]:
+    """Return a word or digit as RGBA pixels, the lowest row first as `draw_image` reads them."""
     above, below = _reach(size, dpi)
     width = math.ceil(_advance(piece, size, dpi)) + 2 * MARGIN
     renderer = _renderer(width, above + below, dpi)
     gc = renderer.new_gc()
     gc.set_antialiased(True)
     renderer.draw_text(gc, MARGIN, above, piece, font(size), 0)
-    return np.array(np.asarray(renderer.buffer_rgba())[..., 3])
+    image = np.array(np.asarray(renderer.buffer_rgba())[::-1])
+    image[..., :3] = np.round(np.multiply(color, 255))  # of the drawn, only the coverage counts
+    return image
 
 
 @lru_cache(maxsize=512)

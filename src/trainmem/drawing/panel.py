@@ -11,20 +11,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Polygon
 from matplotlib.ticker import NullFormatter, NullLocator
 from matplotlib.transforms import Transform
+from numpy.typing import ArrayLike, NDArray
 
 from trainmem.drawing.lettering import LINE, Label, font, text_width
 from trainmem.drawing.placing import Places, Spot
 from trainmem.drawing.style import TEXT, Theme, axis_ticks, write_tick
 from trainmem.simulation import GB, Simulation
 
-__all__ = ["ROW", "Panel"]
+__all__ = ["ROW", "Panel", "move", "reshape"]
+
+Array = NDArray[np.float64]
 
 ROW: Final = LINE * TEXT
 """Height of a line of text, points."""
+
+
+# Points change in place where their number stays: for new ones matplotlib makes new paths, which
+# costs more than drawing them.
+
+
+def move(line: Line2D, x: ArrayLike, y: ArrayLike) -> None:
+    """Give a line other points."""
+    points = np.asarray(line.get_xydata())
+    if len(points) == len(x):  # type: ignore[arg-type]
+        points[:, 0], points[:, 1] = x, y
+    else:
+        line.set_data(x, y)
+
+
+def reshape(area: Polygon, outline: Array) -> None:
+    """Give an area another outline, shape (n, 2)."""
+    points = np.asarray(area.get_xy())
+    if len(points) == len(outline) + 1:  # the last one closes it
+        points[:-1], points[-1] = outline, outline[0]
+    else:
+        area.set_xy(outline)
 
 
 class Panel:

@@ -39,11 +39,15 @@ class Box(NamedTuple):
     right: float
     top: float
 
-    def overlap(self, other: Box) -> float:
-        """Return the common area."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.top, other.top) - max(self.bottom, other.bottom)
-        return width * height if width > 0 and height > 0 else 0.0
+    def overlap(self, others: Iterable[Box]) -> float:
+        """Return the area that it shares with others."""
+        left, bottom, right, top = self
+        shared = 0.0
+        for low, base, high, ceiling in others:  # most are apart: unpacked, and asked that first
+            if low < right and left < high and base < top and bottom < ceiling:
+                width = min(right, high) - max(left, low)
+                shared += width * (min(top, ceiling) - max(bottom, base))
+        return shared
 
 
 class Places:
@@ -86,7 +90,7 @@ class Places:
         return self._cost(_box(width, height, spot)) <= 0
 
     def _cost(self, box: Box) -> float:
-        cost = sum(box.overlap(other) for other in self.taken)
+        cost = box.overlap(self.taken)
         beyond = (
             -box.left,
             box.right - self.width - self.spill,

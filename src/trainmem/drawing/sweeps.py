@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trainmem.config import FIELDS, grouped, write_capacity, write_gb
 from trainmem.drawing.card import card_along
 from trainmem.drawing.lettering import text_width
-from trainmem.drawing.panel import ROW, Panel
+from trainmem.drawing.panel import ROW, Panel, move, reshape
 from trainmem.drawing.placing import Spot
 from trainmem.drawing.style import (
     GRID_SHARE,
@@ -105,14 +105,14 @@ class SweepPanel(Panel):
         low, high = np.minimum(base, FAR * top), np.minimum(total, FAR * top)
         self.low, self.high = low, high
         for area, floor, ceiling in zip(self.areas, (0 * low, low), (low, high), strict=True):
-            area.set_xy(_outline(self.octaves, floor, ceiling))
-        self.total.set_data(self.octaves, high)
+            reshape(area, _outline(self.octaves, floor, ceiling))
+        move(self.total, self.octaves, high)
         heights = axis_ticks(top)
         left, right = self.octaves[0], self.octaves[-1]
-        self.grid.set_data((left, right, math.nan) * len(heights), np.repeat(heights, 3))
-        self.limit.set_data((left, right), (self.capacity, self.capacity))
+        move(self.grid, (left, right, math.nan) * len(heights), np.repeat(heights, 3))
+        move(self.limit, (left, right), (self.capacity, self.capacity))
         here = self.value(simulation)
-        self.point.set_data((math.log2(here),), (self.need,))
+        move(self.point, (math.log2(here),), (self.need,))
 
         self.here = self.along(here)
         line, y = self.up(self.capacity), self.up(self.need)
@@ -126,9 +126,9 @@ class SweepPanel(Panel):
             artist.set_visible(band is not None)
         self.band = None if band is None else np.minimum(band, most)
         if self.band is not None:
-            self.card.set_xy(_outline(self.octaves, *self.band))
+            reshape(self.card, _outline(self.octaves, *self.band))
             for rim, gb in zip(self.rims, self.band, strict=True):
-                rim.set_data(self.octaves, gb)
+                move(rim, self.octaves, gb)
 
     def _name_card(self) -> None:
         """Name the band: inside where it is thick and flat enough, else along its upper rim."""
@@ -223,7 +223,7 @@ class GpuPanel(SweepPanel):
     def update(self, simulation: Simulation, top: float) -> None:
         """Draw the panel."""
         super().update(simulation, top)
-        self.floor.set_data(self.octaves, self.low)
+        move(self.floor, self.octaves, self.low)
         self.floor_name = "activation floor" if simulation.moment is None else "transient"
         self._draw_arrow(simulation)
         self._name_capacity()
@@ -244,8 +244,10 @@ class GpuPanel(SweepPanel):
         x, gap, wide, deep = math.log2(self.value(simulation)), math.nan, 3 * point, 4.5
         head = (x - wide, x, x + wide)
         ends = (low + deep, low, low + deep, gap, high - deep, high, high - deep)
-        self.arrow.set_data(
-            (x, x, gap, *head, gap, *head), np.array((low, high, gap, *ends)) / self.up(1)
+        move(
+            self.arrow,
+            (x, x, gap, *head, gap, *head),
+            np.array((low, high, gap, *ends)) / self.up(1),
         )
         self.span = low, high
         self.places.block(self.here - 3, low, self.here + 3, high)
@@ -278,7 +280,7 @@ class GpuPanel(SweepPanel):
             self.write(self.fewest_label, f"{words} →", spots)
             return
         total = float(np.interp(self.straight(fewest), self.straight(self.x), self.high))
-        self.diamond.set_data((math.log2(fewest),), (total,))
+        move(self.diamond, (math.log2(fewest),), (total,))
         u, v = self.along(fewest), self.up(total)
         self.places.block(u - 4, v - 4, u + 4, v + 4)
         near = [
@@ -382,7 +384,7 @@ class SeqPanel(SweepPanel):
             u, words = right, f"OOM past {write_count(longest)} →"
         else:
             u, words = self.along(longest), f"OOM past {write_count(longest)}"
-            self.cross.set_data((math.log2(longest),), (self.capacity,))
+            move(self.cross, (math.log2(longest),), (self.capacity,))
             self.places.block(u - 5, y - 5, u + 5, y + 5)
         aside = 6.0 if inside else 0.0
         spots = [
