@@ -121,9 +121,10 @@ def components(
     """
     params = model_params_b * 1e9
     beta = precision_bits / 8
-    weights = params * beta / _shards(3, zero_stage, num_gpus)
-    gradients = params * beta / _shards(2, zero_stage, num_gpus)
-    optimizer = params * _optimizer_bytes(precision_bits) / _shards(1, zero_stage, num_gpus)
+    by_3, by_2, by_1 = _shards(zero_stage, num_gpus)
+    weights = params * beta / by_3
+    gradients = params * beta / by_2
+    optimizer = params * _optimizer_bytes(precision_bits) / by_1
 
     # β first: the product is then a float and no integer array overflows. The sequence length,
     # which sweeps, last: the rest is then one number.
@@ -143,11 +144,17 @@ def components(
     return Components(weights, gradients, optimizer, activations)
 
 
-def _shards(stage: int, zero_stage: Any, num_gpus: Any) -> Any:
-    """Return among how many GPUs the states are divided that `stage` shards: N or 1."""
+def _shards(zero_stage: Any, num_gpus: Any) -> tuple[Any, Any, Any]:
+    """Return among how many GPUs the states are divided that stages 3, 2 and 1 shard: N or 1."""
     if isinstance(zero_stage, np.ndarray):
-        return 1 + (num_gpus - 1) * (zero_stage >= stage)
-    return num_gpus if zero_stage >= stage else 1 + 0 * num_gpus  # in the shape of N
+        more = num_gpus - 1
+        return (
+            1 + more * (zero_stage >= 3),
+            1 + more * (zero_stage >= 2),
+            1 + more * (zero_stage >= 1),
+        )
+    whole = num_gpus if zero_stage >= 3 else 1 + 0 * num_gpus  # in the shape of N
+    return whole, num_gpus if zero_stage >= 2 else whole, num_gpus if zero_stage >= 1 else whole
 
 
 def _checkpointed(layer_input: Any, layer: Any, num_layers: Any) -> Any:

@@ -99,35 +99,41 @@ def encode(simulation: Simulation, *, node: str | None = None) -> bytes:
         (gpus.x.tobytes(), gpus.x.dtype.str),
         (seqs.x.tobytes(), seqs.x.dtype.str),
     )
-    inputs = dict(zip(FIELDS, map(_text, _INPUTS(simulation.config)), strict=True))
-    outputs = dict(zip(OUTPUT_NAMES, map(_text, _OUTPUTS(simulation)), strict=True))
+    values = [*_INPUTS(simulation.config), *_OUTPUTS(simulation)]
+    for place in _WORDS:
+        values[place] = _text(values[place])
     return (
         template
         % (
-            *inputs.values(),
-            *outputs.values(),
+            *values,
             *gpus.total_gb.tolist(),
             *seqs.total_gb.tolist(),
-            *_REPEATED(inputs | outputs),
-            _text(simulation.compute_ms),
+            *_REPEATED(values),
+            simulation.compute_ms,
         )
     ).encode()
 
 
 _INPUTS: Final = attrgetter(*FIELDS)
 _OUTPUTS: Final = attrgetter(*OUTPUT_NAMES)
-_REPEATED: Final = itemgetter(*REPEATS.values())
+_PLACES: Final = (*FIELDS, *OUTPUT_NAMES)
+# Python writes numbers as JSON does, but for the rest.
+_WORDS: Final = [
+    place for place, name in enumerate(_PLACES) if OUTPUTS.get(name, float) not in (float, int)
+]
+_REPEATED: Final = itemgetter(*map(_PLACES.index, REPEATS.values()))
 _HOLE: Final = "\0"
 _HOLE_GB: Final = "\1"
 
 
 def _text(value: Any) -> str:
     """Return a scalar as JSON, the usual ones without the cost of an encoder."""
-    if type(value) is float or type(value) is int:
-        return repr(value)
-    if isinstance(value, bool):
+    if value is True or value is False:
         return "true" if value else "false"
-    return json.dumps(value)
+    return str(value) if type(value) is int else _encoded(value)
+
+
+_encoded: Final = json.JSONEncoder().encode
 
 
 @lru_cache(maxsize=256)
