@@ -6,7 +6,7 @@
  * @import {Field, Message, Model, Named, Option, Panel, Status, Tables, View} from "./types"
  */
 
-const MAX_IN_FLIGHT = 2; // more would be drawn than shown
+const MAX_IN_FLIGHT = 2; // one is drawn while the one before is painted
 const MAX_OUTBOX = 16; // requests repeated to a host without messages
 const HELLO_MS = 10_000;
 const TRAIT_MS = 3_000; // an idle kernel silent for so long may only hear traits
@@ -33,6 +33,8 @@ function connect(model, signal) {
   /** @type {{changes: Record<string, unknown>, draft: boolean} | null} */
   let next = null;
   let number = 0;
+  let landed = 0; // the last one answered
+  let landing = 0; // the animation frame that comes after its picture, or 0
   let hello = 0; // when the unanswered hello was sent, or 0
   let again = false; // whether another is due after its answer
   let tries = 0; // how many stayed unanswered
@@ -132,6 +134,7 @@ function connect(model, signal) {
   }
 
   function tick() {
+    if (landing) land(); // a page that nobody sees has no animation frames
     judge();
     if (kernelGone()) return; // nobody to greet
     const anyone = [...views].some((view) => view.info() !== null);
@@ -158,13 +161,24 @@ function connect(model, signal) {
     }
     // Every front end of the kernel hears every answer, and numbers its own requests.
     const answered = content.client === client ? content.answers : undefined;
-    if (typeof answered === "number") {
-      for (const id of flying.keys()) if (id <= answered) flying.delete(id);
-    }
     for (const view of views) view.message(content, buffers);
+    if (typeof answered === "number") {
+      landed = Math.max(landed, answered);
+      // What follows a draft goes out once that is painted: more would be drawn than shown.
+      if (content.kind === "frame" && content.draft) landing ||= requestAnimationFrame(land);
+      else land();
+    }
     judge();
     pump();
-    if (typeof answered === "number") for (const view of views) view.paint();
+  }
+
+  /** Take the answered requests as done. */
+  function land() {
+    cancelAnimationFrame(landing);
+    landing = 0;
+    for (const id of flying.keys()) if (id <= landed) flying.delete(id);
+    pump();
+    for (const view of views) view.paint();
   }
 
   const onReply = () => receive(model.get("_reply") ?? {}, [model.get("_frame")]);
@@ -180,6 +194,7 @@ function connect(model, signal) {
   signal.addEventListener("abort", () => {
     closed = true;
     clearInterval(timer);
+    cancelAnimationFrame(landing);
     model.off("msg:custom", receive);
     model.off("change:_reply", onReply);
     model.off("comm_live_update", onLive);

@@ -1,7 +1,7 @@
 // @vitest-environment happy-dom
 // Greeting, liveness, the window of numbered requests, and the way by trait.
-import { afterEach, beforeEach, expect, test } from "vitest";
-import { Model, mount, openPage, press, settle, slide, type } from "./host.js";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Model, mount, openPage, png, press, settle, slide, type } from "./host.js";
 
 let page;
 beforeEach(() => { page = openPage(); });
@@ -242,6 +242,26 @@ test("at most two are in flight and the newest waiting wins", async () => {
   sets = model.of("set");
   expect(sets).toHaveLength(4);
   expect(sets[3]).toMatchObject({ draft: false, changes: { num_gpus: values[29] } });
+});
+
+test("after a draft the next request waits until that is painted, or half a second", async () => {
+  const model = new Model();
+  const { slider } = await mount(model);
+  const gpus = slider("GPUs");
+  gpus.dispatchEvent(new Event("pointerdown"));
+  for (let i = 10; i < 20; i++) slide(gpus, i);
+  const draft = { kind: "frame", id: 1, key: "800x1-light", draft: true };
+  model.answer(model.of("set")[0].id, draft, png());
+  expect(model.of("set")).toHaveLength(2);
+  await settle(20); // an animation frame
+  expect(model.of("set")).toHaveLength(3);
+  slide(gpus, 30);
+  vi.stubGlobal("requestAnimationFrame", () => 1); // a hidden page
+  model.answer(model.of("set")[2].id, { ...draft, id: 2 }, png());
+  await settle(100);
+  expect(model.of("set")).toHaveLength(3);
+  await settle(500);
+  expect(model.of("set")).toHaveLength(4);
 });
 
 test("waiting changes of different fields are joined, none is lost", async () => {
