@@ -141,3 +141,9 @@ def test_no_limit_is_found_by_a_scan(config):
     largest_that_fits(Counted(), config, "seq_length")
     largest_that_fits(Counted(), config, "micro_batch")
     assert calls <= 3 * 6  # two ends, three near the guess; the model is affine, so few more
+
+
+@given(config=configs(), num_gpus=st.integers(1, 1_000_000))
+def test_the_total_by_gpus_is_that_of_the_components(config, num_gpus):
+    total = REDUCED.total_by_gpus(config)(num_gpus)
+    assert total == REDUCED.components(config, num_gpus=num_gpus).total

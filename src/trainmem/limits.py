@@ -42,16 +42,20 @@ def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
     """Return the smallest GPU count at which `config` fits, or None where none does.
 
     A model with a `smallest_num_gpus` of its own is asked; else this assumes that memory per GPU
-    never grows with the count.
+    never grows with the count. A `total_by_gpus` of its own spares it most of the work.
     """
     own = getattr(model, "smallest_num_gpus", None)
     if own is not None:
         return own(config)  # type: ignore[no-any-return]
     most = int(FIELDS["num_gpus"].bounds[1])
     capacity = model.capacity_bytes(config)
+    by_gpus = getattr(model, "total_by_gpus", None)
+    if by_gpus is not None:
+        total: Callable[[int], float] = by_gpus(config)
+    else:
 
-    def total(count: int) -> float:
-        return float(model.components(config, num_gpus=count).total)
+        def total(count: int) -> float:
+            return float(model.components(config, num_gpus=count).total)
 
     alone, spread = total(1), total(most)
     if alone <= capacity:

@@ -19,7 +19,7 @@ do is this project's reading, one named constant each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -176,6 +176,20 @@ class ReducedModel:
     def components(self, config: TrainingConfig, **axes: Any) -> Components:
         """Return `components` of a config, some inputs replaced by numbers or arrays."""
         return components(**(config.__dict__ | axes))
+
+    def total_by_gpus(self, config: TrainingConfig) -> Callable[[int], float]:
+        """Return the total bytes of a config as a function of the GPU count.
+
+        To the last bit that of `components`: one GPU's bytes, those that are sharded divided.
+        """
+        weights, gradients, optimizer, activations = self.components(config, num_gpus=1)
+        stage = config.zero_stage
+
+        def total(num_gpus: int) -> float:
+            by_3, by_2, by_1 = _shards(stage, num_gpus)
+            return float(weights / by_3 + gradients / by_2 + optimizer / by_1 + activations)
+
+        return total
 
     def capacity_bytes(self, config: TrainingConfig) -> float:
         """Return what one GPU holds: the nominal 10⁹ bytes per GB."""

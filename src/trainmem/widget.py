@@ -182,7 +182,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         data["image/png"] = base64.b64encode(self._draw(view, draft=False)).decode("ascii")
         return data, metadata
 
-    # -- publishing: numbers first, then pictures ------------------------------------------
+    # -- publishing: numbers and pictures ---------------------------------------------------
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
