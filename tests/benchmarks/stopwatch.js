@@ -6,11 +6,32 @@ window.stopwatch = (() => {
     const now = performance.now();
     for (const act of waiting.splice(0)) act(now);
   };
-  /** Call back with the time once what the document holds now is painted. */
-  const painted = (act) => requestAnimationFrame(() => {
+  /** From within an animation frame: call back with the time of the first task after it. */
+  const after = (act) => {
     waiting.push(act);
-    channel.port2.postMessage(0); // the first task after the frame
-  });
+    channel.port2.postMessage(0);
+  };
+  /** Call back with the time once what the document holds now is painted. */
+  const painted = (act) => requestAnimationFrame(() => after(act));
+  /** Call back in each animation frame that paints another source of an image. */
+  const onNewSource = (image, act) => {
+    let due = false;
+    const plan = () => {
+      if (due) return;
+      due = true;
+      requestAnimationFrame(() => {
+        due = false;
+        if (image.complete && image.naturalWidth) act(); // else its load tells
+      });
+    };
+    const observer = new MutationObserver(plan);
+    observer.observe(image, { attributeFilter: ["src"] });
+    image.addEventListener("load", plan);
+    return () => {
+      observer.disconnect();
+      image.removeEventListener("load", plan);
+    };
+  };
 
   let pressed = 0;
   addEventListener("keydown", (event) => { pressed = event.timeStamp; }, true);
@@ -18,7 +39,7 @@ window.stopwatch = (() => {
   let changed = () => {}; // what a change of any watched picture calls, with its name
   const watch = {
     img(node, name) {
-      node.addEventListener("load", () => changed(name));
+      onNewSource(node, () => changed(name, after));
     },
     text(node, name) {
       new MutationObserver(() => changed(name)).observe(node, { childList: true, subtree: true });
@@ -52,12 +73,12 @@ window.stopwatch = (() => {
     arm(name) {
       trial = { took: 0, last: performance.now() };
       pressed = 0;
-      changed = (which) => {
+      changed = (which, soon = painted) => {
         if (which !== name) return;
         trial.last = performance.now();
         if (pressed && !trial.took) {
           trial.took = -1;
-          painted((now) => { trial.took = now - pressed; });
+          soon((now) => { trial.took = now - pressed; });
         }
       };
     },
@@ -76,9 +97,9 @@ window.stopwatch = (() => {
         if (now === seen) return;
         seen = now;
         last = performance.now();
-        painted((time) => shown.push([now, time]));
+        after((time) => shown.push([now, time]));
       };
-      image.addEventListener("load", look);
+      const stop = onNewSource(image, look);
       control.dispatchEvent(new PointerEvent("pointerdown", { bubbles: true }));
       const start = performance.now();
       for (let i = 0; i < count; i++) {
@@ -92,7 +113,7 @@ window.stopwatch = (() => {
       last = performance.now();
       const still = () => performance.now() - last > (shown.length ? 1500 : 15_000);
       while (!still()) await new Promise((done) => setTimeout(done, 50));
-      image.removeEventListener("load", look);
+      stop();
       return { asked, shown, final: label() };
     },
   };
