@@ -837,9 +837,13 @@ def test_nothing_is_drawn_ahead_while_requests_come(drawn: list[Any]) -> None:
             await asyncio.sleep(REST_SECONDS / 5)
         browser.set(num_gpus=16, seq_length=2048)  # no step of a slider
         await asyncio.sleep(3 * REST_SECONDS)
+        browser.set(architecture="Llama-3-8B")
+        browser.set(num_gpus=32)  # its steps would take longer than they save
+        await asyncio.sleep(3 * REST_SECONDS)
 
     asyncio.run(drag())
-    assert steps_drawn(drawn) == [*((n, True) for n in range(10, 16)), (16, False)]
+    asked = [*((n, True) for n in range(10, 16)), (16, False), (16, False), (32, False)]
+    assert steps_drawn(drawn) == asked
 
 
 def test_a_closed_widget_draws_nothing_ahead(drawn: list[Any]) -> None:

@@ -368,12 +368,15 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._look_ahead(changes)
 
     def _look_ahead(self, changes: Mapping[str, Any]) -> None:
-        """Plan to draw what one step of the same slider would show, once the kernel rests."""
+        """Plan to draw what one step of the same slider would show, once the kernel rests.
+
+        Not with an architecture, where the computing takes longest and would delay a request.
+        """
         if self._ahead is not None:
             self._ahead.cancel()
             self._ahead = None
         name = next(iter(changes), "")
-        if name not in FIELDS or len(changes) > 1:
+        if name not in FIELDS or len(changes) > 1 or self._state.architecture is not None:
             return
         steps = FIELDS[name].neighbours(getattr(self._state.config, name))
         with suppress(RuntimeError):  # no event loop here
