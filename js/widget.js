@@ -181,7 +181,7 @@ function connect(model, signal) {
     for (const view of views) view.paint();
   }
 
-  const onReply = () => receive(model.get("_reply") ?? {}, [model.get("_frame")]);
+  const onReply = () => receive(model.get("_reply"), [model.get("_frame")]);
   const onLive = () => {
     heard = 0;
     hello = 0;

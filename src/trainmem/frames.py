@@ -47,6 +47,9 @@ SURFACES: Final = 4  # sizes kept: two views, each in draft and at rest
 FRAMES: Final = 6  # finished ones kept: the last few, and some drawn ahead
 BACKGROUND_BYTES: Final = 16_000_000  # of all backgrounds of one size
 
+Kind = tuple[tuple[int, int], float, str]
+"""What frames of one kind share: width and height in CSS pixels, pixel ratio, theme."""
+
 CELL: Final = 4  # Pillow tells colours of a palette apart by cells of this many levels
 
 
@@ -59,8 +62,8 @@ class FrameRenderer:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._surfaces: OrderedDict[tuple[int, float, str], _Surface] = OrderedDict()
-        self._frames: deque[tuple[tuple[int, float, str], Simulation, bytes]] = deque(maxlen=FRAMES)
+        self._surfaces: OrderedDict[Kind, _Surface] = OrderedDict()
+        self._frames: deque[tuple[Kind, Simulation, bytes]] = deque(maxlen=FRAMES)
 
     def render(
         self, simulation: Simulation, *, width: int, ratio: float, theme: str, draft: bool = False
@@ -100,11 +103,11 @@ class FrameRenderer:
         highest = min(1.0 if draft else highest, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
         ratio = min(max(float(ratio), lowest), highest)
         with self._lock:
-            key = (size[0], ratio, theme)
+            key = (size, ratio, theme)
             for kept, shown, png in self._frames:
                 if kept == key and shown == simulation:
                     return png
-            png = self._surface(size, ratio, theme).draw(simulation)
+            png = self._surface(key).draw(simulation)
             self._frames.append((key, simulation, png))
             return png
 
@@ -114,10 +117,9 @@ class FrameRenderer:
             self._surfaces.clear()
             self._frames.clear()
 
-    def _surface(self, size: tuple[int, int], ratio: float, theme: str) -> _Surface:
-        key = (size[0], ratio, theme)
+    def _surface(self, key: Kind) -> _Surface:
         if key not in self._surfaces:
-            self._surfaces[key] = _Surface(size, ratio, theme)
+            self._surfaces[key] = _Surface(*key)
             if len(self._surfaces) > SURFACES:
                 self._surfaces.popitem(last=False)
         self._surfaces.move_to_end(key)

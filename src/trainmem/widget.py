@@ -378,13 +378,14 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         name = next(iter(changes), "")
         if name not in FIELDS or len(changes) > 1 or self._state.architecture is not None:
             return
-        steps = FIELDS[name].neighbours(getattr(self._state.config, name))
         with suppress(RuntimeError):  # no event loop here
             loop = asyncio.get_running_loop()
-            self._ahead = loop.call_later(REST_SECONDS, self._draw_ahead, name, steps)
+            self._ahead = loop.call_later(REST_SECONDS, self._draw_ahead, name)
 
-    def _draw_ahead(self, name: str, values: list[Number]) -> None:
-        """Draw frames of some values of an input, one each time the kernel has nothing to do."""
+    def _draw_ahead(self, name: str, values: list[Number] | None = None) -> None:
+        """Draw frames of an input's next values, one each time the kernel has nothing to do."""
+        if values is None:
+            values = FIELDS[name].neighbours(getattr(self._state.config, name))
         value, *others = values
         with self._lock, suppress(ConfigError):
             state = self._changed(self._state, {name: value})

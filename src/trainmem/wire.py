@@ -130,10 +130,7 @@ def _text(value: Any) -> str:
     """Return a scalar as JSON, the usual ones without the cost of an encoder."""
     if value is True or value is False:
         return "true" if value else "false"
-    return str(value) if type(value) is int else _encoded(value)
-
-
-_encoded: Final = json.JSONEncoder().encode
+    return str(value) if type(value) is int else json.dumps(value)
 
 
 @lru_cache(maxsize=256)

@@ -44,12 +44,9 @@ def body_model() -> type[BaseModel]:
     """Return the request as a pydantic model."""
     kinds = {"int": int, "float": float}
     fields = {
-        name: (
-            Literal[field.choices] if field.choices else kinds[field.kind],
-            Field(field.default)
-            if field.choices
-            else Field(field.default, ge=field.bounds[0], le=field.bounds[1]),
-        )
+        name: (Literal[field.choices], field.default)
+        if field.choices
+        else (kinds[field.kind], Field(field.default, ge=field.bounds[0], le=field.bounds[1]))
         for name, field in FIELDS.items()
     }
     config = ConfigDict(extra="forbid", protected_namespaces=())
