@@ -325,7 +325,7 @@ function download(text, name, later) {
 
 /**
  * A control for one field: `node` to show, `set(value)` to paint unless it is in use.
- * @typedef {{node: HTMLElement, set: (value: any) => void,
+ * @typedef {{node: HTMLElement, set: (value: any, text?: any) => void,
  *   invalid: (bad: boolean) => void}} Control
  * @typedef {(changes: Record<string, unknown>, draft?: boolean) => void} Change
  */
@@ -409,9 +409,9 @@ function sliderControl(field, uid, change) {
   return {
     node: make("div", { class: "tm-row" },
       make("label", { for: box.id, title: field.help }, field.label), slider, box),
-    set(value) {
+    set(value, text = value) {
       if (active) return;
-      box.put(value);
+      box.put(text);
       assign(slider, String(nearest(values, value)));
       show(value);
     },
@@ -705,7 +705,10 @@ function show(model, el, link) {
       control.invalid(names.some((n) => error.startsWith(`${n}:`)));
       // An option may share its name with an output; without architecture it has no value.
       const value = name in defaults ? options[name] : model.get(name);
-      if (value !== undefined && !names.some(link.pending)) control.set(value);
+      // Exact, but not to be typed in: a parameter count of an architecture is long.
+      const long = named && tables.derived.includes(name) && !Number.isInteger(value);
+      const text = long ? Number(value.toPrecision(4)) : value;
+      if (value !== undefined && !names.some(link.pending)) control.set(value, text);
     }
     if (named) paintStack(options);
     if (!link.pending("architecture")) architecture.set(named);
@@ -763,10 +766,6 @@ function show(model, el, link) {
     mixed.hidden = known !== undefined;
     if (!Object.keys(options).some(link.pending)) assign(stack, known?.name ?? "");
     write(layout, model.get("_panel").layout);
-    for (const name of tables.derived) { // exact, but not to be typed in
-      const box = controls.get(name)?.node.querySelector("input[type=text]");
-      if (box instanceof HTMLInputElement) assign(box, String(+(+box.value).toPrecision(4)));
-    }
   }
 
   /** @param {boolean} dead */

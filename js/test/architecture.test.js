@@ -48,6 +48,13 @@ test("choosing an architecture asks for it; its geometry can't be moved", async 
   expect(other.root.querySelector(".tm-detail").textContent).toContain("74.684 GB");
 });
 
+test("a parameter count is written short, whole numbers in full", async () => {
+  const { box, slider } = await mount(chosen({ model_params_b: 405.853388, hidden_dim: 16384 }));
+  expect(box("Parameters (B)").value).toBe("405.9");
+  expect(slider("Parameters (B)").getAttribute("aria-valuetext")).toBe("405.853388");
+  expect(box("Hidden size").value).toBe("16384");
+});
+
 test("every option of the plan is a control, and asks for itself alone", async () => {
   const model = chosen();
   const { root } = await mount(model);
