@@ -281,6 +281,7 @@ class TransformerModel:
     def detail(self, config: TrainingConfig) -> dict[str, Any]:
         """Return `plan` and `detail` as the answer's `to_dict()` adds them: plain types only."""
         plan, result = plan_of(config, self.plan), self.peak(config)
+        need = result.peak_bytes * self.factor
         extra = {"calibration": asdict(self.calibration)} if self.calibration else {}
         return {
             "plan": asdict(plan),
@@ -290,11 +291,9 @@ class TransformerModel:
                 "gpu": self.gpu or None,
                 "usable_gib": self.usable_gib,
                 **{f.name: getattr(result, f.name) for f in fields(result)},
-                "grade": self.grade(config, result.peak_bytes * self.factor),
+                "grade": self.grade(config, need),
                 "grade_source": VERDICT_SOURCE,
-                "levels": [
-                    asdict(level) for level in self.levels(config, result.peak_bytes * self.factor)
-                ],
+                "levels": [asdict(level) for level in self.levels(config, need)],
                 **extra,
             },
         }
