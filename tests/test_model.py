@@ -13,6 +13,7 @@ import trainmem.model
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig
 from trainmem.model import TrainingMemory
 from trainmem.simulation import OUTPUT_NAMES, simulate
+from trainmem.transformer import stack
 
 BEYOND = ("headroom_gb", "longest_sequence", "largest_micro_batch", "min_gpus_reason")
 OUTPUTS = [name for name in OUTPUT_NAMES if name != "zero_stage"] + list(BEYOND)
@@ -402,3 +403,15 @@ def test_works_without_browser_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_whole_plan_brings_the_inputs_that_it_says():
+    plan = stack("deepspeed-zero2", num_gpus=16, seq_length=2048)
+    memory = TrainingMemory(architecture="Llama-3-8B", plan=plan)
+    assert memory.simulation.plan == plan
+    assert (memory.zero_stage, memory.num_gpus, memory.seq_length) == (2, 16, 2048)
+    memory.update(plan=stack("transformers"), num_gpus=4)
+    assert memory.simulation.plan == stack("transformers", num_gpus=4)
+    with pytest.raises(ConfigError, match="takes a whole Plan"):
+        memory.plan = plan
+    assert memory.simulation.plan == stack("transformers", num_gpus=4)

@@ -30,7 +30,8 @@ from trainmem.request import (
     read_config,
 )
 from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
-from trainmem.transformer import ARCHITECTURES, Architecture, TransformerModel
+from trainmem.transformer import ARCHITECTURES, Architecture, Plan, TransformerModel
+from trainmem.transformer.adapter import inputs_of, options_of
 
 __all__ = ["TrainingMemory"]
 
@@ -128,6 +129,9 @@ class Options(Guarded, Dict):
     def validate(self, obj: Any, value: Any) -> dict[str, Any]:
         """Return the options, each checked by itself, or raise `ConfigError`."""
         with obj.refusing():
+            if isinstance(value, Plan):
+                allowed = "must be a dict of options; update(plan=…) takes a whole Plan"
+                raise ConfigError("plan", value, allowed)
             return check_plan(value)
 
 
@@ -144,7 +148,7 @@ class TrainingMemory(HasTraits):
         Starting point; the published reference request where omitted.
     **inputs
         Inputs that replace those of `config`, `gpu`, `architecture` (a name, or an
-        `Architecture`), `plan` (a dict of options), and options of the plan by name.
+        `Architecture`), `plan` (a dict of options, or a whole `Plan`), and options of the plan by name.
 
     Attributes
     ----------
@@ -274,8 +278,8 @@ class TrainingMemory(HasTraits):
         Parameters
         ----------
         **changes
-            New values of inputs, `gpu`, `architecture` and `plan`; an option of the plan by its
-            name changes that one alone.
+            New values of inputs, `gpu`, `architecture` and `plan` (a whole `Plan` brings the
+            inputs that it says); an option of the plan by its name changes that one alone.
 
         Raises
         ------
@@ -377,6 +381,9 @@ class TrainingMemory(HasTraits):
 
     def _changed(self, state: State, changes: Mapping[str, Any]) -> State:
         """Return the state after some changes, checked as a whole."""
+        plan = changes.get("plan")
+        if isinstance(plan, Plan):  # which says some of the ten inputs too
+            changes = {**inputs_of(plan), **changes, "plan": options_of(plan)}
         options = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
         inputs = {n: v for n, v in changes.items() if n not in OTHERS and n not in options}
         check_names(inputs)
@@ -390,8 +397,8 @@ class TrainingMemory(HasTraits):
             config, gpu = _changed(state.config, state.gpu, {**inputs, **chosen})
             state = replace(state, config=config, gpu=gpu)
         if "plan" in changes or options:
-            plan = check_plan(changes.get("plan", state.options))
-            state = replace(state, options=check_plan({**plan, **options}))
+            given = check_plan(changes.get("plan", state.options))
+            state = replace(state, options=check_plan({**given, **options}))
         if state.architecture is not None:
             check_request(state.config, state.architecture, state.options)
         return state

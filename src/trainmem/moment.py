@@ -224,9 +224,8 @@ class Moment(Case):
 
 def sharding_words(plan: Plan) -> str:
     """Say what is sharded, and over which layout, in words."""
-    stage = int(plan.sharding[-1]) if plan.sharding.startswith("zero") else 0
-    words = STAGE_WORDS[stage]
-    if plan.framework == "megatron" and stage == 1:
+    words = STAGE_WORDS[plan.zero_stage]
+    if plan.framework == "megatron" and plan.zero_stage == 1:
         words = "distributed optimizer (optimizer states sharded)"
     layout = layout_words(plan)
     return f"{words}, {layout}" if layout else words

@@ -23,6 +23,7 @@ from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS
 from trainmem.simulation import GB, Simulation
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Stack
+from trainmem.transformer.plan import zero_stage
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 
@@ -147,7 +148,7 @@ def _stack_changes(stack: Stack) -> dict[str, Any]:
     sharding = options.pop("sharding")
     changes: dict[str, Any] = {"grad_ckpt": int(options["checkpointing"] != "none")}
     if "sharding" in stack.options:
-        changes["zero_stage"] = int(sharding[-1])
+        changes["zero_stage"] = zero_stage(sharding)
     if options["checkpointing"] == "none":
         options["checkpointing"] = OPTIONS["checkpointing"].default
     return changes | options

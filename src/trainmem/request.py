@@ -19,6 +19,7 @@ from trainmem.transformer.adapter import (
     SHARED,
     TransformerModel,
     derived_inputs,
+    inputs_of,
     options_of,
     plan_of,
     said_by,
@@ -235,31 +236,23 @@ def with_memory(changes: Mapping[str, object], card: Gpu) -> dict[str, object]:
     return {**changes, "gpu_memory_gb": card.nominal_gb}
 
 
-def inputs_of(plan: Plan) -> dict[str, Any]:
-    """Return the inputs that a whole plan says."""
-    return {
-        "num_gpus": plan.num_gpus,
-        "micro_batch": plan.micro_batch,
-        "seq_length": plan.seq_length,
-        "zero_stage": int(plan.sharding[-1]) if plan.fsdp else 0,
-        "precision_bits": 32 if plan.precision == "fp32" else 16,
-        "grad_ckpt": int(plan.checkpointing != "none"),
-    }
-
-
 def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options that the inputs don't say; those that they do must agree with them."""
     if plan is None or isinstance(plan, Plan):
         return options_of(plan or {})
     if not isinstance(plan, Mapping):
         return check_plan(plan)
-    said = plan_of(config, {})
-    own: dict[str, Any] = {}
+    own = check_plan({n: v for n, v in plan.items() if said_by(n, v) is None})
+    try:
+        said = plan_of(config, own)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise NotCovered(str(error)) from None
     for name, value in plan.items():
         field = said_by(name, value)
-        if field is None:
-            own[name] = value
-        elif value != getattr(said, name):
+        if field is not None and value != getattr(said, name):
             is_now = f"{field} is {getattr(config, field):g}: change that input"
             raise ConfigError(f"plan: {name}", value, is_now)
-    return {name: value for name, value in check_plan(own).items() if value != getattr(said, name)}
+    plain = plan_of(config, {})
+    return {name: value for name, value in own.items() if value != getattr(plain, name)}

@@ -3,16 +3,21 @@
 import json
 
 import pytest
+from hypothesis import given
 
+from strategies import plans
 from trainmem import ConfigError, TrainingConfig, simulate
 from trainmem.transformer import (
+    STACKS,
     Plan,
     TransformerModel,
     architecture,
     derived_inputs,
     peak,
     plan_of,
+    stack,
 )
+from trainmem.transformer.adapter import inputs_of, options_of
 
 LLAMA = architecture("Llama-3-8B")
 MODEL = TransformerModel(LLAMA)
@@ -32,6 +37,39 @@ MODEL = TransformerModel(LLAMA)
 def test_stage_and_precision(changes, sharding, precision):
     plan = plan_of(TrainingConfig(**changes), Plan(reduce_dtype="bfloat16", wrapping="split"))
     assert (plan.sharding, plan.precision) == (sharding, precision)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_stack_comes_back_from_its_ten_inputs(name):
+    for gpus in (1, 8):
+        try:
+            plan = stack(name, num_gpus=gpus)
+        except ValueError:  # Megatron's and llm.c's optimizer is sharded over several
+            continue
+        assert plan_of(TrainingConfig(**inputs_of(plan)), plan) == plan
+
+
+@given(plans())
+def test_any_plan_comes_back_from_its_ten_inputs(plan):
+    config = TrainingConfig(**inputs_of(plan))
+    assert plan_of(config, plan) == plan
+    assert plan_of(config, options_of(plan)) == plan
+
+
+@pytest.mark.parametrize(("name", "stage"), [("deepspeed-zero2", 2), ("megatron", 1)])
+def test_a_whole_plan_keeps_its_stage_under_simulate(name, stage):
+    plan = stack(name, num_gpus=8, seq_length=2048)
+    answer = simulate(architecture=LLAMA, plan=plan)
+    assert answer.plan == plan
+    assert answer.zero_stage == stage
+    assert answer.per_gpu_total_gb == round(peak(LLAMA, plan).peak_bytes / 1e9, 3)
+
+
+def test_llm_c_shards_its_optimizer_states():
+    gpt2 = architecture("GPT-2")
+    sharded = simulate(architecture=gpt2, plan=stack("llm.c", seq_length=1024))
+    whole = simulate(architecture=gpt2, plan=stack("llm.c", seq_length=1024, sharding="ddp"))
+    assert sharded.optimizer_per_gpu_gb == pytest.approx(whole.optimizer_per_gpu_gb / 8, abs=2e-3)
 
 
 def test_plan_keeps_its_own_sixteen_bit_policy():

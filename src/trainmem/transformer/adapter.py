@@ -66,6 +66,21 @@ def options_of(plan: Plan | Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def inputs_of(plan: Plan) -> dict[str, int]:
+    """Return what a whole plan says of the ten inputs: the other direction of :func:`plan_of`.
+
+    ``plan_of(TrainingConfig(**inputs_of(plan)), plan) == plan`` for every plan.
+    """
+    return {
+        "num_gpus": plan.num_gpus,
+        "micro_batch": plan.micro_batch,
+        "seq_length": plan.seq_length,
+        "precision_bits": 32 if plan.precision == "fp32" else 16,
+        "zero_stage": plan.zero_stage,
+        "grad_ckpt": int(plan.checkpointing != "none"),
+    }
+
+
 def plan_of(config: TrainingConfig, plan: Plan | Mapping[str, Any]) -> Plan:
     """Return `plan`, or a mapping of some options, with what the ten inputs say.
 

@@ -241,9 +241,14 @@ class Plan:
                 raise ValueError(message)
 
     @property
+    def zero_stage(self) -> int:
+        """ZeRO stage of the sharding, whoever does it; 0 where nothing is sharded."""
+        return zero_stage(self.sharding)
+
+    @property
     def fsdp(self) -> bool:
         """Whether FSDP2 shards the states."""
-        return self.framework == "torch" and self.sharding.startswith("zero")
+        return self.framework == "torch" and self.zero_stage > 0
 
     @property
     def gpu_multiple(self) -> int:
@@ -259,6 +264,11 @@ class Plan:
     def ranks(self) -> int:
         """GPUs that share one copy of the states: those of dp and cp."""
         return self.num_gpus // (self.tp * self.pp)
+
+
+def zero_stage(sharding: str) -> int:
+    """Return the ZeRO stage that a value of `sharding` says; 0 for `none` and `ddp`."""
+    return int(sharding.removeprefix("zero")) if sharding.startswith("zero") else 0
 
 
 def gpu_multiple(options: Mapping[str, Any]) -> int:

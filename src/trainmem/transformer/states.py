@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmem.transformer.architecture import Parameter
+from trainmem.transformer.plan import zero_stage
 from trainmem.transformer.replay import (
     GATHERED,
     GRADIENTS,
@@ -107,7 +108,7 @@ class Structure:
     @property
     def zero(self) -> int:
         """Stage of ZeRO."""
-        return int(self.sharding[-1]) if self.sharding.startswith("zero") else 0
+        return zero_stage(self.sharding)
 
     @property
     def fsdp(self) -> bool:

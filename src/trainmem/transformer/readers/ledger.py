@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trainmem.config import ConfigError, TrainingConfig, describe
+from trainmem.transformer.adapter import SHARED, derived_inputs, inputs_of
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.plan import OPTIONS, Plan
 
@@ -335,18 +336,6 @@ def _inputs(
     plan: Plan, said: set[str], architecture: Architecture | None
 ) -> dict[str, int | float]:
     """Return those of the ten inputs that are known."""
-    out: dict[str, int | float] = {}
-    if architecture is not None:
-        out = {
-            "model_params_b": architecture.num_params / 10**9,
-            "num_layers": architecture.num_layers,
-            "hidden_dim": architecture.hidden_dim,
-        }
-    out |= {n: getattr(plan, n) for n in ("num_gpus", "micro_batch", "seq_length") if n in said}
-    if "sharding" in said:
-        out["zero_stage"] = int(plan.sharding[-1]) if plan.sharding.startswith("zero") else 0
-    if "precision" in said:
-        out["precision_bits"] = 32 if plan.precision == "fp32" else 16
-    if "checkpointing" in said:
-        out["grad_ckpt"] = int(plan.checkpointing != "none")
-    return out
+    out = {} if architecture is None else derived_inputs(architecture)
+    inputs = inputs_of(plan)
+    return out | {field: inputs[field] for name, (field, _) in SHARED.items() if name in said}
