@@ -148,7 +148,8 @@ class TrainingMemory(HasTraits):
         Starting point; the published reference request where omitted.
     **inputs
         Inputs that replace those of `config`, `gpu`, `architecture` (a name, or an
-        `Architecture`), `plan` (a dict of options, or a whole `Plan`), and options of the plan by name.
+        `Architecture`), `plan` (a dict of options, or a whole `Plan`), and options of the plan
+        by name.
 
     Attributes
     ----------
