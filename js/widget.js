@@ -789,11 +789,10 @@ function show(model, el, link) {
     const now = JSON.stringify([panel.grade, panel.fixes]);
     if (now === shownFixes) return; // a button under the finger stays the same button
     shownFixes = now;
-    let label = panel.fixes.length ? "Fits with" : "";
-    if (!label && panel.grade === "does not fit") label = "No single change fits";
-    fixes.replaceChildren(make("span", {}, label), ...panel.fixes.map((fix) =>
-      button(`${fix.label} → ${fix.gb}`, () => change({ [fix.field]: fix.value,
-        ...(fix.field === "gpu_memory_gb" && { gpu: fix.label }) }))), undo);
+    const chips = panel.fixes.flatMap(({ offer, items }) => [make("span", {}, offer),
+      ...items.map((fix) => button(fix.label, () => change(fix.changes)))]);
+    const none = panel.grade === "does not fit" ? "No single change fits" : "";
+    fixes.replaceChildren(...(chips.length ? chips : [make("span", {}, none)]), undo);
   }
 
   /** @param {Panel} panel */

@@ -167,7 +167,8 @@ def test_the_verdict_is_true(config):
 def test_the_banner_is_true(config):
     s = simulate(config)
     found = re.fullmatch(
-        rf"{SIZE} (of headroom|short)\. (Model-state-dominated|Activation-dominated): (.+)\.",
+        rf"{SIZE} (of headroom|short)\. "
+        r"(Model-state-dominated|Activation-dominated)(?:: |, but even the )(.+)\.",
         s.banner[0].lower() + s.banner[1:],
     )
     assert found, s.banner
@@ -175,6 +176,10 @@ def test_the_banner_is_true(config):
     assert (found[2] == "of headroom") is s.fits
     check_dominates(s, found[3])
     check_truth(config, s, found[4])
+    little = s.components.total < 0.2 * config.gpu_memory_gb * 1e9
+    assert ("nothing has to be freed" in s.banner) is little
+    if "but even the activations alone" in s.banner:
+        assert found[3] == "Model-state-dominated"
     assert ("no number of GPUs fits" in s.banner) is (s.min_gpus_to_fit is None)
     if share := re.search(r"^(.+) take (\d+) %", found[4]):
         parts = {

@@ -1000,11 +1000,11 @@ def test_tables_offer_only_what_the_model_takes() -> None:
 def test_every_fix_of_the_panel_fits(inputs: dict[str, Any]) -> None:
     widget = TrainingMemoryWidget(**inputs)
     assert widget._panel["headline"] == "✗ Out of memory"
-    fixes = widget._panel["fixes"]
-    assert fixes
-    for fix in fixes:
+    (group,) = widget._panel["fixes"]
+    assert group["offer"] == "Fits with"
+    for fix in group["items"]:
         each = TrainingMemoryWidget(widget.config)
-        Browser(each).set(**{fix["field"]: fix["value"]})
+        Browser(each).set(**fix["changes"])
         assert each.fits, fix
         assert each._panel["fixes"] == []
 

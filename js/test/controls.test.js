@@ -379,18 +379,24 @@ test("each fix is a button that asks for it", async () => {
   expect(visible(root.querySelector(".tm-fixes"))).toBe(false);
   model.short();
   await settle();
-  const { fixes } = model.get("_panel");
-  expect(fixes.length).toBeGreaterThan(1);
-  for (const { field, value, label } of fixes) {
+  const [{ offer, items }] = model.get("_panel").fixes;
+  expect(items.length).toBeGreaterThan(1);
+  for (const { label, changes } of items) {
     button(label).click();
-    expect(asked(model).at(-1)).toEqual(
-      field === "gpu_memory_gb" ? { gpu_memory_gb: value, gpu: label } : { [field]: value });
+    expect(asked(model).at(-1)).toEqual(changes);
     model.answer(model.last("set").id);
   }
-  const kept = button(fixes[0].label);
+  const kept = button(items[0].label);
   model.publish({ _panel: { ...model.get("_panel"), footer: "another footer" } });
   await settle();
-  expect(button(fixes[0].label)).toBe(kept); // the button under the finger
+  expect(button(items[0].label)).toBe(kept); // the button under the finger
+  const may = { offer: "May fit with", items: [{ label: "3 GPUs", changes: { num_gpus: 3 } }] };
+  model.publish({ _panel: { ...model.get("_panel"), fixes: [{ offer, items }, may] } });
+  await settle();
+  const words = [...root.querySelectorAll(".tm-fixes > span")].map((span) => span.textContent);
+  expect(words).toEqual(["Fits with", "May fit with"]);
+  button("3 GPUs").click();
+  expect(asked(model).at(-1)).toEqual({ num_gpus: 3 });
 });
 
 test("undo and reset ask Python", async () => {

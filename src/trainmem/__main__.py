@@ -18,6 +18,7 @@ from trainmem import __version__
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, grouped, preset
 
 if TYPE_CHECKING:
+    from trainmem.limits import Limit
     from trainmem.simulation import Simulation
     from trainmem.transformer import Architecture
 
@@ -236,7 +237,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         print(json.dumps(simulation.to_dict()))
     else:
         print("\n".join(_report(simulation)))
-    return FITS if simulation.fits else DOES_NOT_FIT
+    return DOES_NOT_FIT if simulation.grade == "does not fit" else FITS
 
 
 def _plot(arguments: argparse.Namespace) -> int:
@@ -251,7 +252,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:  # a folder that isn't there, a format unknown
         return _stop(error, BAD_INPUT)
     print(f"{arguments.output}: {_headline(simulation)}")
-    return FITS if simulation.fits else DOES_NOT_FIT
+    return DOES_NOT_FIT if simulation.grade == "does not fit" else FITS
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -301,20 +302,29 @@ def _report(s: Simulation) -> Iterator[str]:
     yield _row("Cluster", _gb(s.aggregate_cluster_gb))
     yield _row("Global batch", _count(s.global_batch, "sequences"))
     yield ""
-    fewest = _count(s.min_gpus_to_fit)
+    fewest = _count(s.min_gpus_to_fit) if s.model is None else _limit(s.limit("num_gpus"))
     yield _row("Minimum GPUs", f"{fewest}: {s.min_gpus_reason}" if s.min_gpus_reason else fewest)
     if s.model is not None:  # a server's answer says no more
-        yield _row("Longest sequence", _count(s.longest_sequence, "tokens"))
-        yield _row("Largest micro batch", _count(s.largest_micro_batch, "sequences"))
-        fixes = s.fixes()
-        if fixes:
-            yield ""
-            yield "It would fit with"
-        for fix in fixes:
-            yield _row(f"  {fix.label}", _gb(fix.per_gpu_total_gb))
+        yield _row("Longest sequence", _limit(s.limit("seq_length"), "tokens"))
+        yield _row("Largest micro batch", _limit(s.limit("micro_batch"), "sequences"))
+        for grade, words in (("fits", "It would fit with"), ("uncertain", "It might fit with")):
+            found = [fix for fix in s.fixes() if fix.grade == grade]
+            if found:
+                yield ""
+                yield words
+            for fix in found:
+                yield _row(f"  {fix.label}", _gb(fix.per_gpu_total_gb))
     yield ""
     yield f"Verdict: {s.verdict}"
     yield f"Computed by {s.node} in {s.compute_ms:g} ms"
+
+
+def _limit(limit: Limit, unit: str = "") -> str:
+    """Write a limit, and beside one that isn't sure to fit the value that is."""
+    if limit.grade == "fits" or limit.value is None:
+        return _count(limit.value, unit)
+    surely = "none" if limit.surely is None else grouped(limit.surely)
+    return f"{_count(limit.value, unit)}, uncertain; sure to fit: {surely}"
 
 
 def _row(label: str, value: str) -> str:
