@@ -25,6 +25,7 @@ from trainmem import (
     TrainingConfig,
     TrainingMemory,
     TrainingMemoryWidget,
+    preset,
     simulate,
 )
 from trainmem.__main__ import main
@@ -102,6 +103,28 @@ def test_a_card_brings_what_it_shows_and_a_typed_size_its_bytes():
     assert llama().gpu_capacity_gb == round(79.1 * GIB / 1e9, 3)
     assert llama(gpu=None, gpu_memory_gb=80).gpu_capacity_gb == 80.0
     assert simulate(gpu="H200 · 141 GB").gpu_capacity_gb == 141.0  # nominal: the reduced model
+
+
+@pytest.mark.parametrize(
+    ("given", "capacity"),
+    [
+        ({}, 84.933),
+        ({"num_gpus": 64}, 84.933),
+        ({"gpu_memory_gb": 80}, 80.0),
+        ({"config": TrainingConfig()}, 84.933),
+        ({"config": preset("Llama-3-70B")}, 84.933),
+        ({"config": TrainingConfig(num_gpus=64)}, 80.0),
+        ({"gpu": "T4 · 16 GB"}, 15.677),
+        ({"gpu": "H100 · 80 GB", "config": TrainingConfig(num_gpus=64)}, 84.933),
+    ],
+)
+def test_simulate_and_the_widget_mean_the_same_card(given, capacity):
+    s = simulate(architecture="Llama-3-8B", **given)
+    memory = TrainingMemory(architecture="Llama-3-8B", **given)
+    assert s.gpu_capacity_gb == memory.gpu_capacity_gb == capacity
+    note = panel(s)["cards"][0]["note"]
+    assert note.endswith("% of 84.9 GB usable") is (capacity == 84.933)
+    assert panel(memory.simulation) | {"footer": ""} == panel(s) | {"footer": ""}
 
 
 def test_a_plain_architecture_is_enough_even_where_positions_end():
@@ -572,9 +595,9 @@ def test_the_tables_list_architectures_and_options():
     for choice in next(o for o in t["plan"] if o["name"] == "precision")["choices"]:
         assert choice["value"] != "fp32"  # the input `precision_bits` says it
     widget = TrainingMemoryWidget()
-    for preset in t["presets"]:
-        widget.update(**preset["architecture"])
-        assert (widget.architecture, widget.gpu) == (preset["name"].split(" ")[0], H100)
+    for start in t["presets"]:
+        widget.update(**start["architecture"])
+        assert (widget.architecture, widget.gpu) == (start["name"].split(" ")[0], H100)
 
 
 # -- figures ----------------------------------------------------------------------------------

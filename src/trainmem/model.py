@@ -21,6 +21,7 @@ from trainmem.reduced import REDUCED
 from trainmem.request import (
     DERIVED,
     PLAN_OPTIONS,
+    card_of,
     check_derived,
     check_plan,
     check_request,
@@ -243,7 +244,7 @@ class TrainingMemory(HasTraits):
                     ) from None
         if config is not None and not isinstance(config, TrainingConfig):
             raise TypeError(f"config must be a TrainingConfig, not {type(config).__name__}")
-        self._state = State(config or TrainingConfig(), self.gpu)
+        self._state = State(config or TrainingConfig(), card_of(config, inputs))
         state = self._changed(self._state, inputs)
         if state.options and state.architecture is None:
             raise ConfigError("plan", dict(state.options), "it needs an architecture")

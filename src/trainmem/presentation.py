@@ -341,8 +341,10 @@ def _limit_note(name: str, limit: Limit, one: str) -> str:
 
 
 def _capacity_is(s: Simulation) -> str:
-    """Say what the capacity is: what `torch.cuda` reports for a card, or just that."""
-    return "what the card offers" if getattr(s.model, "usable_gib", None) else "capacity"
+    """Say what the capacity is: of a card with an architecture, what `torch.cuda` reports."""
+    if getattr(s.model, "usable_gib", None) is None:
+        return "capacity"
+    return f"{write_capacity(s.gpu_capacity_gb)} GB usable"
 
 
 def _together(text: str) -> str:

@@ -7,13 +7,22 @@ and a card brings the memory that `torch.cuda` reports for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final
 
-from trainmem.config import FIELDS, GPUS, ConfigError, Gpu, TrainingConfig, check_names, grouped
+from trainmem.config import (
+    FIELDS,
+    GPUS,
+    PRESETS,
+    ConfigError,
+    Gpu,
+    TrainingConfig,
+    check_names,
+    grouped,
+)
 from trainmem.transformer import ARCHITECTURES, OPTIONS, Architecture, Option, Plan
 from trainmem.transformer.adapter import (
     SHARED,
@@ -30,6 +39,7 @@ __all__ = [
     "DERIVED",
     "PLAN_OPTIONS",
     "NotCovered",
+    "card_of",
     "check_derived",
     "check_plan",
     "check_request",
@@ -212,7 +222,8 @@ def resolve(
     found = find_architecture(architecture)
     for name, value in changes.items():
         check_derived(found, name, value)
-    card = None if gpu is None else find_gpu(gpu)
+    gpu = gpu if gpu is not None else card_of(config, changes)
+    card = find_gpu(gpu) if gpu else None
     if card is not None:
         changes = with_memory(changes, card)
     if config is None:
@@ -224,7 +235,18 @@ def resolve(
     options = _options(config, plan)
     check_request(config, found, options)
     usable = None if card is None else card.usable_gib
-    return config, TransformerModel(found, options, usable, gpu or "")
+    return config, TransformerModel(found, options, usable, gpu)
+
+
+def card_of(config: TrainingConfig | None, changes: Container[str]) -> str:
+    """Return the label of the card that a request is for where it names none, or "".
+
+    A preset has a card, and no request at all is the first one. Any other size was typed, and is
+    of no card: it counts as it is, 10⁹ bytes each GB.
+    """
+    if "gpu_memory_gb" in changes:
+        return ""
+    return next((p.gpu for p in PRESETS if config is None or config == p.config), "")
 
 
 def with_memory(changes: Mapping[str, object], card: Gpu) -> dict[str, object]:

@@ -449,7 +449,9 @@ def simulate(
         and checkpointing count where no `config` is given.
     gpu : str, optional
         A card, by its label in `trainmem.GPUS` such as ``"H100 · 80 GB"``: its nominal memory, or
-        with an architecture the memory that `torch.cuda` reports.
+        with an architecture the memory that `torch.cuda` reports (84.9 × 10⁹ bytes). Where none
+        is named, with an architecture a preset's config (none: the first) has the preset's card,
+        and any other `gpu_memory_gb` counts as it is.
     **changes
         Fields that replace those of `config`.
 
