@@ -6,7 +6,6 @@ and a card brings the memory that `torch.cuda` reports for it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -33,6 +32,7 @@ from trainmem.transformer.adapter import (
     plan_of,
     said_by,
 )
+from trainmem.transformer.config_json import parse
 from trainmem.transformer.result import longest_length
 
 __all__ = [
@@ -130,11 +130,11 @@ def read_config(source: Mapping[str, Any] | str | PathLike[str], name: str = "")
     """
     try:
         if isinstance(source, str) and source.lstrip().startswith("{"):
-            source = json.loads(source)
+            source = parse(source)
         if isinstance(source, Mapping):
             name = name or _name_of(source)
         return Architecture.from_config(source, name or None)
-    except (ValueError, RecursionError, OSError, TypeError) as error:
+    except (ValueError, OSError, TypeError) as error:
         raise NotCovered(f"config.json: {error}") from None
 
 

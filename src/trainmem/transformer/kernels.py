@@ -261,8 +261,14 @@ def embedding(s: Structure) -> Table:
         return (
             R("TOKENS", "embedding", "", "embed", "bsh"),
             R("IDS", "fixed", dims="s:8"),
+            R("KINDS", "fixed", dims="s:8"),
+            R("TYPES", "embedding", "KINDS", "token_type", "bsh"),
+            R("typed", "add", "TOKENS TYPES"),
             R("PLACES", "embedding", "IDS", "position", "sh"),
-            R("X", "add", "TOKENS PLACES"),
+            R("sum", "add", "typed PLACES"),
+            R("normed", "layer_norm", "sum", "embed_norm"),
+            R("dropped", "dropout", "normed"),
+            R("X", "lower", "dropped"),
         )
     rows: Table = (R("X" if not s.sp else "x0", "embedding", "", "embed", "bsh"),)
     if s.sp:
@@ -273,15 +279,19 @@ def embedding(s: Structure) -> Table:
 def final_norm(s: Structure) -> Table:
     """Norm in front of the head; BERT has a pooler."""
     if s.family == "bert":
-        return (R("Y", "linear", "X", "pooler", "bsh"),)
+        return (
+            R("first", "routed", "X", dims="bh"),
+            R("pooled", "linear", "first", "pooler", "bh"),
+            R("Y", "tanh", "pooled"),
+        )
     return norm(s, "X", "Y", "norm")
 
 
 def logits(s: Structure) -> Table:
     """Logits in the type of the weights."""
     rows: Table
-    if s.family == "bert":  # a few classes a sequence
-        return (R("LOGITS", "routed", "Y", dims="b"),)
+    if s.family == "bert":  # two classes a sequence
+        return (R("kept", "dropout", "Y"), R("LOGITS", "linear", "kept", "classifier", "by"))
     if s.kernels == "transformer_engine":
         rows = (R("LOGITS", "parallel_product", "Y", "head", "bsV"),)
     elif s.sp:

@@ -223,10 +223,10 @@ def explain(
 def longest_length(architecture: Architecture) -> int | None:
     """Return the longest sequence that the model's code runs as it is described here, or None.
 
-    Only a table of positions (GPT-2) and a sliding window end it: rotary positions run past
+    Only a table of positions (GPT-2, BERT) and a sliding window end it: rotary positions run past
     `max_positions`, though the model was not trained there.
     """
-    if architecture.family == "gpt2":
+    if "position" in architecture.root_parameters:
         return architecture.max_positions
     window = architecture.sliding_window
     return None if window is None else window - 1
@@ -241,7 +241,7 @@ def check_length(architecture: Architecture, seq_length: NDArray[Any]) -> None:
         Naming `seq_length`.
     """
     longest = float(np.max(seq_length))
-    if architecture.family == "gpt2" and longest > architecture.max_positions:
+    if "position" in architecture.root_parameters and longest > architecture.max_positions:
         raise ValueError(
             f"seq_length {longest:g} exceeds the {architecture.max_positions} positions "
             f"of {architecture.name}"

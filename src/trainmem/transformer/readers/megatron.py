@@ -350,7 +350,7 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
     grouped = flags["--group-query-attention"] and sizes["--num-query-groups"]
     gate = flags["--swiglu"]
     ffn = sizes["--ffn-hidden-size"] or (int(4 * hidden * 2 / 3) // 64 * 64 if gate else 4 * hidden)
-    experts = {}
+    experts: dict[str, Any] = {}
     if sizes["--num-experts"]:
         ffn = sizes["--moe-ffn-hidden-size"] or ffn
         experts = {
