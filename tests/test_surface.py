@@ -319,6 +319,18 @@ def test_a_limit_says_how_sure_it_is_and_what_fits(given):
             assert s.after(Fix(field, beyond, "", 0.0)).grade != "fits"
 
 
+def test_a_verdict_says_why_experts_need_more_with_more_gpus():
+    def mixtral(gpus):
+        return simulate(architecture="Mixtral-8x7B", num_gpus=gpus, micro_batch=1)
+
+    few, many = mixtral(8), mixtral(128)
+    assert many.per_gpu_total_gb > 2 * few.per_gpu_total_gb  # as traced: padded-experts.json
+    why = "FSDP2 pads the 8 experts of each layer to 128 ranks"
+    assert why in many.verdict
+    assert why in many.banner
+    assert "FSDP2 pads" not in few.verdict + few.banner
+
+
 # -- grades and sentences ---------------------------------------------------------------------
 
 

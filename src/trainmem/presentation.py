@@ -82,7 +82,8 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "fixes": _fixes(s),
         "cards": _cards(s),
         "footer": (
-            f"{s.bytes_per_param:g} bytes/param · global batch {grouped(s.global_batch)} · "
+            f"{s.bytes_per_param:.3g} bytes/param{_whole(s)} · "
+            f"global batch {grouped(s.global_batch)} · "
             f"cluster {write_gb(s.aggregate_cluster_gb)} GB · "
             f"computed here in {s.compute_ms:.1f} ms"
         ),
@@ -272,6 +273,7 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
         fewest, at = grouped(s.min_gpus_to_fit), f"at ZeRO-{s.zero_stage}"
         total = s.at(num_gpus=s.min_gpus_to_fit)
         each = f"{write_gb(total)} GB each{_not_sure(s.limit('num_gpus'))}"
+    whole = write_capacity(s.model_states_unsharded_gb)
     return [
         {
             "title": "Per GPU",
@@ -283,7 +285,8 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
         {
             "title": "Model states",
             "value": write_gb(s.components.states / GB),
-            "unit": f"GB of {write_capacity(s.model_states_unsharded_gb)}",
+            # At the peak some are not there yet and others twice: no part of the whole.
+            "unit": "GB at the peak" if s.moment is not None else f"GB of {whole}",
             "note": _limit_note("largest micro batch", s.limit("micro_batch"), "sequence"),
         },
         {
@@ -331,6 +334,13 @@ def _not_sure(limit: Limit) -> str:
         return ""
     surely = "none is sure" if limit.surely is None else f"{grouped(limit.surely)} is sure to fit"
     return f" ({'uncertain' if limit.grade == 'uncertain' else 'too near'}; {surely})"
+
+
+def _whole(s: Simulation) -> str:
+    """Return the model states of the whole model, where no card has them."""
+    if s.moment is None:
+        return ""
+    return f", {write_capacity(s.model_states_unsharded_gb)} GB of states in all"
 
 
 def _limit_note(name: str, limit: Limit, one: str) -> str:

@@ -72,9 +72,10 @@ class Outputs:
     """
 
     model_states_unsharded_gb: float
-    """Weights, gradients and optimizer states of the whole model, GB."""
+    """Weights, gradients and optimizer states of the whole model, each once, GB."""
     model_states_per_gpu_gb: float
-    """The same as one GPU holds it, GB."""
+    """The same as one GPU holds it, GB; with an architecture what is alive of it at the peak, with
+    the copies made of it then."""
     activations_per_gpu_gb: float
     """Activations alive at the peak on one GPU, GB."""
     per_gpu_total_gb: float

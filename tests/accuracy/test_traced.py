@@ -172,3 +172,12 @@ def test_coverage_of_measured_rows():
 
 def test_uncovered_measured_rows_say_why():
     assert all(c.reason for c in MEASURED if c.predicted_bytes is None)
+
+
+@pytest.mark.parametrize(
+    "row", json.loads((HERE / "data" / "padded-experts.json").read_text()), ids=lambda r: r["name"]
+)
+def test_fewer_experts_than_ranks_are_padded(row):
+    result = peak(*evaluate.traced_inputs(row))
+    assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=1e-5)
+    assert result.phase == row["peak_phase"]

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from strategies import plans
 from trainmem import ConfigError, TrainingConfig, simulate
+from trainmem.presentation import panel
 from trainmem.transformer import (
     STACKS,
     Plan,
@@ -109,6 +110,47 @@ def test_derived_inputs_are_valid_inputs():
 def test_bytes_per_parameter_are_derived(plan, changes, expected):
     model = TransformerModel(LLAMA, plan)
     assert model.bytes_per_param(TrainingConfig(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "adapter"),
+    [
+        ({}, 4, 16),  # fp32 shards of all, and fp32 AdamW of what is trained
+        ({"precision": "bf16"}, 2, 16),  # peft keeps adapters in fp32
+        ({"precision": "bf16", "optimizer": "sgd"}, 2, 8),
+    ],
+)
+def test_adapters_have_states_and_the_frozen_base_has_none(options, base, adapter):
+    rank, h, k, f = 16, 4096, 1024, 14336
+    inputs_and_outputs = (2 * h, h + k, h + k, 2 * h, h + f, h + f, f + h)  # q k v o gate up down
+    adapters = 32 * rank * sum(inputs_and_outputs)
+    plan = {"lora_rank": rank, "lora_targets": "all", **options}
+    model = TransformerModel(LLAMA, plan)
+    whole = base * LLAMA.num_params + adapter * adapters
+    assert model.bytes_per_param(TrainingConfig()) == pytest.approx(whole / LLAMA.num_params)
+    answer = simulate(architecture=LLAMA, plan=plan)
+    assert answer.model_states_unsharded_gb == pytest.approx(whole / 1e9, abs=1e-3)
+
+
+def test_a_quantised_base_takes_its_bits_and_their_scales():
+    plan = {"precision": "bf16", "lora_rank": 8, "quantization": "nf4"}
+    answer = simulate(architecture="Llama-3-70B", plan=plan)
+    big = architecture("Llama-3-70B")
+    layers = big.num_layers * (big.layer_params - 2 * big.hidden_dim)  # norms stay as they are
+    rest = big.num_params - layers
+    adapters = 80 * 8 * ((8192 + 8192) + (8192 + 1024))  # queries, values
+    whole = layers * (0.5 + 4 / 64) + 2 * rest + 16 * adapters
+    assert answer.model_states_unsharded_gb == pytest.approx(whole / 1e9, abs=1e-3)
+
+
+def test_model_states_are_called_a_part_of_the_whole_only_where_they_are():
+    """At the peak gradients may be missing, and being reduced they are there twice."""
+    one = simulate(architecture=LLAMA, num_gpus=1, micro_batch=1)
+    assert one.model_states_per_gpu_gb > one.model_states_unsharded_gb
+    for answer, unit in ((one, "GB at the peak"), (simulate(), "GB of 128")):
+        card = next(c for c in panel(answer)["cards"] if c["title"] == "Model states")
+        assert card["unit"] == unit
+    assert "16 bytes/param, 128.5 GB of states in all" in panel(one)["footer"]
 
 
 def test_capacity_is_what_the_card_shows_where_known():

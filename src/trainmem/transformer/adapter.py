@@ -31,8 +31,8 @@ from trainmem.transformer.result import (
     peaks,
     reserved_bytes,
     timeline,
+    whole_states_bytes,
 )
-from trainmem.transformer.states import optimizer_units, units_of
 
 GB = 10**9
 
@@ -228,10 +228,12 @@ class TransformerModel:
         return float(config.gpu_memory_gb) * GB
 
     def bytes_per_param(self, config: TrainingConfig) -> float:
-        """Return the bytes of unsharded weights, gradients and optimizer states per parameter."""
-        plan = plan_of(config, self.plan)
-        weights, _, gradients = units_of(plan.framework, plan.precision)
-        return weights + gradients + sum(optimizer_units(plan.precision, plan.optimizer))
+        """Return the bytes of unsharded weights, gradients and optimizer states per parameter.
+
+        A mean, where only adapters are trained or weights are quantised.
+        """
+        whole = whole_states_bytes(self.architecture, plan_of(config, self.plan))
+        return whole / self.architecture.num_params
 
     def global_batch(self, config: TrainingConfig) -> int:
         """Return the sequences of one optimizer step, over all GPUs."""

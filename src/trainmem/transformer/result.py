@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.architecture import Architecture, Parameter
 from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import OPTIONS, Plan
 from trainmem.transformer.program import (
@@ -21,7 +22,7 @@ from trainmem.transformer.program import (
     structure_of,
 )
 from trainmem.transformer.replay import KINDS
-from trainmem.transformer.states import Segment
+from trainmem.transformer.states import Ledger, Segment
 
 #: Phases of a step in order; `other` is the backward pass of an earlier micro batch.
 PHASES = ("states", "fwd", "other", "loss", "layers", "opt")
@@ -182,6 +183,23 @@ def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) ->
         stage_peaks=tuple(highest_of),
         pool_bytes=program.pools(sizes),
     )
+
+
+def whole_states_bytes(architecture: Architecture, plan: Plan) -> float:
+    """Return weights, gradients and optimizer states of the whole model, each once, in bytes.
+
+    As one GPU would hold them with nothing sharded or offloaded: frozen weights in their own type
+    and without states, adapters with all of theirs.
+    """
+    plan = replace(plan, pp=1, vpp=1, offload="none")
+    ledger = Ledger(structure_of(architecture, plan, alone=False, single=False, chunks=1))
+    dims = {**architecture.dims, "x": plan.lora_rank}
+
+    def elements(parameter: Parameter) -> int:
+        rows, cols = parameter
+        return math.prod(dims[letter] for letter in rows + cols)
+
+    return ledger.whole_bytes(elements)
 
 
 def reserved_bytes(architecture: Architecture, plan: Plan) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmem.transformer.architecture import Parameter
@@ -222,10 +223,7 @@ class Ledger:
                 trained, unit = s.trains(name), self.unit_at_rest(name)
                 if s.offload != "all":
                     self.emit(self.weight_key(p, unit), count, WEIGHTS)
-                units = optimizer_units(s.precision, s.optimizer) if trained else ()
-                if trained and s.adapted and s.precision == "bf16":
-                    units = tuple(u if u < 1 else float(unit) for u in units)
-                for state in units if s.offload == "none" else ():
+                for state in self.optimizer_units_of(name) if s.offload == "none" else ():
                     key = self.at_rest((p,), state) if state else ("", "", 4)
                     self.emit(key, count, OPTIMIZER)
                 if s.sharding == "zero1" and s.fsdp:
@@ -244,6 +242,24 @@ class Ledger:
             self.emit(("", "d", 2), 2, WEIGHTS)
         self.emit(("", "bs", 8), 1, TEMPORARY)
         self.close("states", "weights, optimizer states and tokens")
+
+    def optimizer_units_of(self, name: str) -> tuple[float, ...]:
+        """Bytes an element of each state that the optimizer keeps of a parameter."""
+        s = self.s
+        units = optimizer_units(s.precision, s.optimizer) if s.trains(name) else ()
+        if s.adapted and s.precision == "bf16":  # adapters have a type of their own
+            return tuple(u if u < 1 else float(self.unit_at_rest(name)) for u in units)
+        return units
+
+    def whole_bytes(self, elements: Callable[[Parameter], int]) -> float:
+        """Weights, gradients and optimizer states of the whole model, each once, in bytes."""
+        total = 0.0
+        for parameters, count in ((self.layer, self.s.layers_here), (self.root, 1)):
+            for name, p in parameters.items():
+                gradient = self.grad_unit if self.s.trains(name) else 0
+                each = self.unit_at_rest(name) + gradient + sum(self.optimizer_units_of(name))
+                total += count * elements(p) * each
+        return total
 
     def unit_at_rest(self, name: str) -> float:
         """Bytes per element of a weight outside gathering."""
