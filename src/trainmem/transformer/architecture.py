@@ -72,6 +72,9 @@ class Architecture:
     dropout
         Whether the model's own configuration drops values in training, where transformers' code
         runs: GPT-2's three kinds, attention weights in the others. A plan may say dropout too.
+    gate, linear_bias, learned_positions
+        What Megatron's arguments give to `gpt`: SwiGLU, biases of all products, and a table of
+        positions instead of rotary ones. Only for that family; the others have what they have.
 
     Raises
     ------
@@ -95,6 +98,9 @@ class Architecture:
     num_experts: int = 0
     experts_per_token: int = 0
     dropout: bool = False
+    gate: bool = False
+    linear_bias: bool = False
+    learned_positions: bool = False
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -119,10 +125,12 @@ class Architecture:
                 f"experts_per_token must be at most num_experts = {self.num_experts}, "
                 f"got {self.experts_per_token}"
             )
-        for field in ("tie_embeddings", "dropout"):
+        for field in ("tie_embeddings", "dropout", *_GPT_FIELDS):
             value = getattr(self, field)
             if not isinstance(value, bool):
                 raise ValueError(f"{field} must be True or False, got {describe(value)}")
+            if value and field in _GPT_FIELDS and self.family != "gpt":
+                raise ValueError(f"{field} is for family 'gpt' to say, got {self.family!r}")
         window, limit = self.sliding_window, _LIMITS["max_positions"]
         whole = isinstance(window, int) and not isinstance(window, bool)
         if window is not None and not (whole and 1 <= window <= limit):
@@ -149,7 +157,7 @@ class Architecture:
     @property
     def gated(self) -> bool:
         """Whether the MLP has a gate (SwiGLU, GeGLU)."""
-        return self.family not in ("gpt2", "gpt", "neox", "bert")
+        return self.gate if self.family == "gpt" else self.family not in ("gpt2", "neox", "bert")
 
     @property
     def dims(self) -> dict[str, int]:
@@ -179,7 +187,11 @@ class Architecture:
         if self.family == "bert":
             return _BERT_LAYER
         if self.family == "gpt":
-            return _GPT_LAYER
+            gate: dict[str, Parameter] = {"gate.weight": ("f", "h")} if self.gate else {}
+            table = _GPT_LAYER | gate
+            weights = {n: p for n, p in table.items() if p[1]}
+            biases = {n.replace("weight", "bias"): (p[0], "") for n, p in weights.items()}
+            return table | (biases if self.linear_bias else {})
         if self.family == "neox":
             return _NEOX_LAYER
         bias = {"q.bias": ("q", ""), "k.bias": ("k", ""), "v.bias": ("k", "")}
@@ -208,7 +220,8 @@ class Architecture:
             return _BERT_ROOT
         if self.family in ("gpt", "neox"):
             norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
-            return {"embed": ("V", "h"), **norm, **head}
+            positions = {"position": ("p", "h")} if self.learned_positions else {}
+            return {"embed": ("V", "h"), **positions, **norm, **head}
         return {"embed": ("V", "h"), "norm": ("h", ""), **head}
 
     @property
@@ -290,6 +303,8 @@ _EXPERTS: dict[str, Parameter] = {
     "up.weight": ("e", "fh"),
     "down.weight": ("e", "hf"),
 }
+
+_GPT_FIELDS = ("gate", "linear_bias", "learned_positions")
 
 _GPT_LAYER: dict[str, Parameter] = {
     "norm1.weight": ("h", ""),

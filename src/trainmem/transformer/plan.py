@@ -97,10 +97,13 @@ OPTIONS: dict[str, Option] = {
                 ("sgd", "SGD without momentum"), ("sgd_momentum", "SGD with momentum"),
                 ("adam8bit", "8-bit AdamW (bitsandbytes)"))),
         Option("attention", "flash", "Attention kernel",
-               "Flash never stores the scores; eager does, and they grow with the length squared. "
+               "Flash never stores the scores; eager does, and they grow with the length squared "
+               "(Megatron: its own unfused attention, where neither flash nor Transformer Engine's "
+               "runs). "
                "In fp32 PyTorch takes its memory-efficient kernel in place of flash, or, with "
                "grouped heads, none: the scores are stored.",
-               HF, (("flash", "flash (SDPA)"), ("eager", "eager"))),
+               f"{HF}; Megatron-Core, dot_product_attention.py",
+               (("flash", "flash (SDPA)"), ("eager", "eager"))),
         Option("loss_head", "transformers", "Loss head",
                "How logits become a loss: whole fp32 logits, one chunk of tokens at a time "
                "(recomputed in backward), or fused with the head, gradients made in forward.",

@@ -259,7 +259,7 @@ def structure_of(
         offload=plan.offload,
         experts=a.experts,
         qk_norm=a.family in ("qwen3", "qwen3_moe"),
-        learned_positions=a.family in ("gpt2", "bert"),
+        learned_positions="position" in a.root_parameters,
     )
 
 
