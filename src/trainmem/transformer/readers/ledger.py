@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import date, time
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
@@ -17,8 +18,19 @@ from trainmem.transformer.plan import OPTIONS, Plan
 #: Value that means "the trainer decides" in DeepSpeed's files.
 AUTO = "auto"
 
-#: Reason → keys, separated by blanks; `*` at the end of a key stands for all that begin so.
+#: Reason → keys, separated by blanks. Of what is ignored, `section.*` stands for a whole section
+#: that is about something else than the step, and `*.key` for a key that has stood in several;
+#: any other prefix might swallow a key that matters.
 Reasons = Mapping[str, str]
+
+#: Why a key that no table has is not supported.
+UNKNOWN = "unknown key: it may change memory"
+
+#: Levels to which a configuration may be nested.
+MAX_DEPTH = 10
+
+#: What the values of parsed JSON, TOML and YAML are.
+PLAIN = (str, int, float, bool, type(None), date, time)
 
 #: Values by which a switch or a size says "not used".
 OFF = ("none", "false", "0", "0.0", "", "[]", "{}", "()", "no", "off", "disabled", "disable", "-1")
@@ -39,9 +51,10 @@ class Reading:
     used
         Key → what it became.
     ignored
-        Key → why it doesn't affect memory, or that it is not a known key of this format.
+        Key → why it doesn't affect memory.
     unsupported
-        Key → why what it asks for is not modelled, so that the answer lacks its effect.
+        Key → why what it asks for is not modelled, so that the answer lacks its effect; also keys
+        that are not known, and one whose absence asks for it.
     assumed
         Option of the plan → why it has its value although no key sets it.
     architecture
@@ -96,19 +109,33 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        For a key that is not a string, or nesting deeper than any real file's.
+        For a key that is not a string, a value that no JSON, TOML or YAML has, or nesting deeper
+        than any real file's.
     """
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         if not isinstance(key, str):
             raise ConfigError(f"{prefix}{describe(key)}", value, "keys must be strings")
-        if prefix.count(".") > 10:
+        if prefix.count(".") > MAX_DEPTH:
             raise ConfigError(prefix + key, value, "must not be nested deeper than ten levels")
         if isinstance(value, Mapping) and value:
             leaves |= flatten(value, f"{prefix}{key}.")
         else:
             leaves[prefix + key] = value
+            _check_plain(prefix + key, value)
     return leaves
+
+
+def _check_plain(key: str, value: Any, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError(key, value, "must not be nested deeper than ten levels")
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            _check_plain(key, one, depth + 1)
+    elif not isinstance(value, PLAIN):
+        raise ConfigError(key, value, "must be a number, a switch, text, or a list of those")
 
 
 @dataclass
@@ -230,6 +257,10 @@ class Ledger:
         """Account for `keys` as not supported."""
         self.unsupported |= dict.fromkeys(self._open(keys), why)
 
+    def miss(self, key: str, why: str) -> None:
+        """List a key as not supported, also one that isn't there: its absence asks for it."""
+        self.unsupported[self.prefix + key] = why
+
     def assume(self, why: str, **options: Any) -> None:
         """Set what no key says."""
         self.options |= options
@@ -260,7 +291,8 @@ class Ledger:
         """Account for all keys under the prefix that are still open.
 
         Keys of `unsupported` are so only where they are switched on: a key written `key=value`
-        there is off at that value too.
+        there is off at that value too. What neither table has may change memory, and is not
+        supported; `null` is as good as absent.
         """
         refused = [
             (key.partition("=")[0], key.partition("=")[2].lower(), why)
@@ -269,7 +301,8 @@ class Ledger:
         ]
         free = [(key, why) for why, keys in ignored.items() for key in keys.split()]
         for full in [key for key in self.leaves if key.startswith(self.prefix)]:
-            key, value = full.removeprefix(self.prefix), str(self.leaves[full]).lower()
+            key = full.removeprefix(self.prefix)
+            value = str(self.leaves[full]).lower()
             if not self._open((key,)):
                 continue
             for pattern, neutral, why in refused:
@@ -279,7 +312,13 @@ class Ledger:
                     break
             else:
                 reasons = (why for pattern, why in free if fnmatchcase(key, pattern))
-                self.ignore(key, why=next(reasons, "unknown key"))
+                known = next(reasons, None)
+                if known is None and self.leaves[full] is None:
+                    known = "null, as good as absent"
+                if known is not None:
+                    self.ignore(key, why=known)
+                else:
+                    self.refuse(key, why=UNKNOWN)
 
     def _open(self, keys: tuple[str, ...]) -> list[str]:
         done = (self.claims, self.notes, self.ignored, self.unsupported)
