@@ -212,7 +212,9 @@ def _divide(
 def _zero(ledger: Ledger) -> None:
     zero = "zero_optimization.stage"
     stage = ledger.integer(zero, 0, 3) or 0
-    if ledger.flag("zero_optimization"):  # 2020's spelling
+    if ledger.get("zero_optimization") == {}:
+        ledger.ignore("zero_optimization", why="empty: no stage")
+    elif ledger.flag("zero_optimization"):  # 2020's spelling
         stage, zero = 1, "zero_optimization"
     sharding = f"zero{stage}" if stage else ledger.replicated()
     ledger.assume("no stage of ZeRO", sharding=sharding)
