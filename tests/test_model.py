@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from contextlib import suppress
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
 import traitlets
 
+import trainmem.config
 import trainmem.model
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig
 from trainmem.model import TrainingMemory
+from trainmem.request import check_plan
 from trainmem.simulation import OUTPUT_NAMES, simulate
-from trainmem.transformer import stack
+from trainmem.transformer import Plan, stack
 
 BEYOND = ("headroom_gb", "longest_sequence", "largest_micro_batch", "min_gpus_reason")
 OUTPUTS = [name for name in OUTPUT_NAMES if name != "zero_stage"] + list(BEYOND)
@@ -267,6 +273,123 @@ def test_a_card_and_a_size_follow_each_other() -> None:
     memory.update(gpu="H200 · 141 GB", gpu_memory_gb=99)
     assert (memory.gpu, memory.gpu_memory_gb) == ("", 99.0)
     consistent(memory)
+
+
+# -- foreign values
+
+
+def nested() -> Any:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+class Hostile:
+    """Fails at whatever is asked of it."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def fail(self, *_: object) -> Any:
+        raise RuntimeError("hostile")
+
+    __eq__ = __repr__ = __str__ = __index__ = __bool__ = __float__ = fail
+
+
+FOREIGN = {
+    "nested": nested(),
+    "sNaN": Decimal("sNaN"),
+    "array": np.zeros(3),
+    "word": np.array("x"),
+    "numpy bool": np.bool_(True),
+    "NaN": float("nan"),
+    "hostile": Hostile(),
+    "bytes": b"x",
+    "surrogate": "\ud800",
+    "huge": 10**5000,
+    "long": "x" * 5_000_000,
+    "complex": 1j,
+}
+
+
+@pytest.mark.parametrize("value", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("name", ["no_sync", "optimizer", "tp", "sharding", "num_gpus"])
+def test_a_foreign_value_of_an_option_is_one_short_error(name: str, value: Any) -> None:
+    memory = TrainingMemory(architecture="Llama-3-8B")
+    before = dict(memory.plan)
+    for ask in (
+        lambda: Plan(**{name: value}),
+        lambda: check_plan({name: value}),
+        lambda: simulate(architecture="Llama-3-8B", plan={name: value}),
+        lambda: setattr(memory, "plan", {name: value}),
+        lambda: memory.update(plan={name: value}),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be ") as caught:
+            ask()
+        assert len(str(caught.value)) < 400
+    assert memory.plan == before
+    assert name in memory.error
+
+
+@pytest.mark.parametrize("value", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_value_elsewhere_is_a_config_error(value: Any) -> None:
+    memory = TrainingMemory()
+    for ask in (
+        lambda: simulate(gpu=value),
+        lambda: simulate(architecture="Llama-3-8B", gpu=value),
+        lambda: simulate(architecture=value),
+        lambda: simulate(architecture="Llama-3-8B", plan=value),
+        lambda: setattr(memory, "gpu", value),
+        lambda: setattr(memory, "architecture", value),
+        lambda: setattr(memory, "plan", value),
+        lambda: trainmem.config.preset(value),
+        lambda: simulate(seq_length=value),
+    ):
+        with pytest.raises(ConfigError):
+            ask()
+    consistent(memory)
+
+
+# -- copies
+
+
+@pytest.mark.parametrize(
+    "take", [copy.copy, copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))]
+)
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"num_gpus": 64, "gpu": "H200 · 141 GB"},
+        {"gpu_memory_gb": 70.5, "zero_stage": 1},
+        {"architecture": "Llama-3-8B", "gpu": "A100 · 80 GB", "plan": {"loss_head": "chunked"}},
+    ],
+)
+def test_a_copy_has_the_inputs_and_a_life_of_its_own(take: Any, inputs: Any) -> None:
+    memory = TrainingMemory(**inputs)
+    seen: list[Any] = []
+    memory.observe(seen.append, "num_gpus")
+    other = take(memory)
+    assert type(other) is TrainingMemory
+    assert repr(other) == repr(memory)
+    assert (other.gpu, other.plan, other.verdict) == (memory.gpu, memory.plan, memory.verdict)
+    other.num_gpus = 16
+    other.architecture = ""
+    assert seen == []
+    assert repr(memory) == repr(TrainingMemory(**inputs))
+    if "architecture" in inputs:
+        assert other.model_params_b == TrainingConfig().model_params_b  # what it had replaced
+    consistent(memory)
+
+
+def test_a_copy_keeps_an_opened_architecture() -> None:
+    memory = TrainingMemory()
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 4000}
+    memory.open_config(config | {"n_positions": 512, "n_layer": 24, "n_embd": 1024}, "mine")
+    other = copy.deepcopy(memory)
+    assert (other.architecture, repr(other)) == ("mine", repr(memory))
+    other.architecture = ""
+    other.architecture = "mine"
+    assert other.num_layers == 24
 
 
 # -- traitlets' own tools

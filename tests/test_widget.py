@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import gc
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -753,6 +755,15 @@ def test_bad_values_from_the_browser_send_the_good_state_back(values: dict[str, 
         ("_tables", {}),
         ("_undo", 99),
         ("_esm", "alert(1)"),
+        ("_css", "* {}"),
+        ("_view_module", "https://evil.example/x.js"),
+        ("_view_name", "Evil"),
+        ("_view_module_version", "9"),
+        ("_model_module", "evil"),
+        ("_model_name", "Evil"),
+        ("_model_module_version", "9"),
+        ("_anywidget_id", "evil"),
+        ("simulation", 5),
     ],
 )
 def test_outputs_set_in_the_browser_are_refused(name: str, value: Any) -> None:
@@ -761,7 +772,23 @@ def test_outputs_set_in_the_browser_are_refused(name: str, value: Any) -> None:
     browser.state(**{name: value})
     assert getattr(browser.widget, name) == good
     sent_back = [content for kind, content, _ in browser.take() if kind == "update"]
-    assert [content[name] for content in sent_back] == [good]
+    synced = name in browser.widget.keys  # a trait
+    assert [content[name] for content in sent_back] == ([good] if synced else [])
+
+
+def test_what_every_widget_lets_a_browser_set_is_taken() -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.state(_view_count=2, _dom_classes=["wide"], tooltip="memory", tabbable=True)
+    widget = browser.widget
+    assert (widget._view_count, list(widget._dom_classes)) == (2, ["wide"])
+    assert (widget.tooltip, widget.tabbable) == ("memory", True)
+
+
+def test_a_widget_says_why_it_is_not_copied() -> None:
+    widget = TrainingMemoryWidget(num_gpus=16)
+    for take in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a TrainingMemoryWidget is bound to its views"):
+            take(widget)
 
 
 def test_malformed_state_does_no_harm() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -49,14 +50,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # "✓" on a terminal that knows only ASCII
-    arguments = parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
     try:
+        arguments = parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except ConfigError as error:
         return _stop(error, BAD_INPUT)
     except ImportError as error:  # names the pip command
         return _stop(error, NO_ANSWER)
+    finally:
+        _say()
+
+
+def _say(text: str = "") -> None:
+    """Write to stdout; that nobody reads any further (``| head``) is no error."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except OSError as error:
+        # What is still buffered goes nowhere, instead of failing again at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            problem = OSError(f"cannot write to stdout: {error.strerror}")
+            raise SystemExit(_stop(problem, NO_ANSWER)) from None
 
 
 def _stop(error: Exception, status: int) -> int:
@@ -101,6 +116,13 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="ORIGIN",
         help="a web origin whose pages may call it, such as https://example.org; repeatable",
+    )
+    serve.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name under which a proxy on this machine asks it; repeatable",
     )
     return top
 
@@ -234,9 +256,9 @@ def _simulate(arguments: argparse.Namespace) -> int:
         except ValueError as error:  # an address that can't be
             return _stop(error, BAD_INPUT)
     if arguments.json:
-        print(json.dumps(simulation.to_dict()))
+        _say(json.dumps(simulation.to_dict()))
     else:
-        print("\n".join(_report(simulation)))
+        _say("\n".join(_report(simulation)))
     return DOES_NOT_FIT if simulation.grade == "does not fit" else FITS
 
 
@@ -251,7 +273,7 @@ def _plot(arguments: argparse.Namespace) -> int:
         draw(arguments.theme).savefig(arguments.output, dpi=200)
     except (OSError, ValueError) as error:  # a folder that isn't there, a format unknown
         return _stop(error, BAD_INPUT)
-    print(f"{arguments.output}: {_headline(simulation)}")
+    _say(f"{arguments.output}: {_headline(simulation)}")
     return DOES_NOT_FIT if simulation.grade == "does not fit" else FITS
 
 
@@ -264,6 +286,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             workers=arguments.workers,
             allow_origin=arguments.allow_origin,
+            allow_host=arguments.allow_host,
         )
     except ValueError as error:  # a port or a worker count that can't be
         return _stop(error, BAD_INPUT)

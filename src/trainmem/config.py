@@ -349,8 +349,9 @@ def preset(name: str) -> TrainingConfig:
     ConfigError
         Where no preset, or more than one, matches.
     """
-    found = [p for p in PRESETS if p.name == name] or [
-        p for p in PRESETS if isinstance(name, str) and name and p.name.startswith(name)
+    text = name if isinstance(name, str) else ""  # what isn't text can't be compared either
+    found = [p for p in PRESETS if p.name == text] or [
+        p for p in PRESETS if text and p.name.startswith(text)
     ]
     if len(found) != 1:
         raise ConfigError("preset", name, "must be one of " + ", ".join(p.name for p in PRESETS))

@@ -175,6 +175,11 @@ class TrainingMemory(HasTraits):
     True
     >>> memory.update(zero_stage=3, seq_length=8192)  # computes once
     >>> memory.update(architecture="Llama-3-8B", loss_head="chunked")
+
+    Notes
+    -----
+    Copies and pickles hold the inputs, and compute the outputs anew; observers and links stay
+    with the original.
     """
 
     model_params_b = Input("model_params_b")
@@ -230,6 +235,10 @@ class TrainingMemory(HasTraits):
         # First, so that a widget opens with its first answer.
         self._apply(self._starting_point(config, inputs))
         super().__init__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:
+            return _restored, (type(self), self._state, self._opened)
 
     def _starting_point(self, config: TrainingConfig | None, inputs: dict[str, Any]) -> State:
         """Return the state that the constructor's keywords ask for."""
@@ -426,6 +435,17 @@ class TrainingMemory(HasTraits):
     def _publishing(self) -> AbstractContextManager[None]:
         """Return the context in which one change is published; the widget adds to it."""
         return nullcontext()
+
+
+def _restored(
+    kind: type[TrainingMemory], state: State, opened: Architecture | None
+) -> TrainingMemory:
+    """Return a model with the inputs of another, for copies and pickles."""
+    memory = kind.__new__(kind)
+    TrainingMemory.__init__(memory, state.config)
+    memory._opened = opened
+    memory._apply(state)
+    return memory
 
 
 OTHERS: Final = ("gpu", "architecture", "plan")

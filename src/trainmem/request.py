@@ -115,7 +115,7 @@ def find_architecture(value: Architecture | str) -> Architecture:
 def find_gpu(label: object) -> Gpu:
     """Return the card with this label (``H100 · 80 GB``); raises `ConfigError` for another."""
     for gpu in GPUS:
-        if gpu.label == label:
+        if isinstance(label, str) and gpu.label == label:
             return gpu
     raise ConfigError("gpu", label, "must be one of " + ", ".join(gpu.label for gpu in GPUS))
 
@@ -156,6 +156,7 @@ def check_plan(options: object) -> dict[str, Any]:
     """
     if not isinstance(options, Mapping):
         raise ConfigError("plan", options, "must be a Plan, or a dict of options")
+    options = _plain(options)
     checked: dict[str, Any] = {}
     for name, value in options.items():
         field = said_by(name, value)
@@ -172,6 +173,20 @@ def check_plan(options: object) -> dict[str, Any]:
         except ValueError as error:
             raise NotCovered(str(error)) from None
     return options_of(checked)
+
+
+def _plain(options: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return options with each value in its option's own type: foreign ones can't be compared.
+
+    Raises
+    ------
+    ConfigError
+        For a bad value.
+    """
+    try:
+        return {n: OPTIONS[n].check(v) if n in OPTIONS else v for n, v in options.items()}
+    except ValueError as error:
+        raise NotCovered(str(error)) from None
 
 
 def check_derived(architecture: Architecture, name: str, value: object) -> None:
@@ -264,6 +279,7 @@ def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> d
         return options_of(plan or {})
     if not isinstance(plan, Mapping):
         return check_plan(plan)
+    plan = _plain(plan)
     own = check_plan({n: v for n, v in plan.items() if said_by(n, v) is None})
     try:
         said = plan_of(config, own)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anywidget
 from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
@@ -45,6 +45,9 @@ MAX_VIEWS: Final = 16
 
 CLIENT_SECONDS: Final = 60.0
 """A front end not heard of for so long is gone: one that is seen and idle says hello sooner."""
+
+THEIRS: Final = frozenset({"_request", "_view_count", "_dom_classes"})
+"""Private traits that a browser sets: ours for messages, and those of every ipywidget."""
 
 MAX_UNDO: Final = 100
 
@@ -155,6 +158,19 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if remote is not None:
             self._asking = Asking(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is bound to its views and can't be copied or pickled; its "
+            "inputs can: trainmem.TrainingMemory(w.config, gpu=w.gpu, architecture=w.architecture, "
+            "plan=w.plan)"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce__()
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self.__reduce__()
 
     def figure(self, theme: str = "light") -> Figure:
         """Return the picture as a plain matplotlib `Figure`, for ordinary output."""
@@ -292,20 +308,10 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         """Take values set in the browser (``jslink``): inputs as a request, outputs never.
 
         What is refused is sent back, so the browser never keeps a value that Python hasn't.
+        Private names are refused too but for three: `_view_module` and its like would load code.
         """
-        ours = set(self.traits(kind="output"))
-        ours |= {
-            "error",
-            "_panel",
-            "_tables",
-            "_remote",
-            "_alt",
-            "_undo",
-            "_reply",
-            "_frame",
-            "_esm",
-            "_css",
-        }
+        ours = {"error", *self.traits(kind="output")}
+        ours |= {n for n in sync_data if n.startswith("_") and n not in THEIRS}
         taken = {n: v for n, v in sync_data.items() if n not in ours}
         wrong = sync_data.keys() & ours
         with self._lock:
@@ -328,7 +334,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                 super().set_state(taken)
             except (TraitError, ConfigError):  # the latter where values don't go together
                 wrong |= taken.keys() & self.keys
-            if wrong:
+            if wrong := wrong & set(self.keys):
                 self.send_state(wrong)
 
     def _on_hello(self, message: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from trainmem.config import describe
 from trainmem.transformer.conflicts import conflicts
 
 FSDP = "torch 2.13, torch/distributed/fsdp/_fully_shard"
@@ -47,20 +48,20 @@ class Option:
             low, high = self.bounds
             try:
                 number = operator.index(value)
-            except TypeError:
+            except Exception:  # a foreign object may fail in any way; the message must not
                 number = low - 1
                 if isinstance(value, float) and value.is_integer():
                     number = int(value)
             if isinstance(value, bool) or not low <= number <= high:
                 raise ValueError(
-                    f"{self.name} must be an integer from {low} to {high}, got {value!r}"
+                    f"{self.name} must be an integer from {low} to {high}, got {describe(value)}"
                 )
             return number
         for choice, _ in self.choices:
             if type(value) is type(choice) and value == choice:
                 return choice
         allowed = ", ".join(repr(choice) for choice, _ in self.choices)
-        raise ValueError(f"{self.name} must be one of {allowed}, got {value!r}")
+        raise ValueError(f"{self.name} must be one of {allowed}, got {describe(value)}")
 
 
 _ON_OFF = ((False, "no"), (True, "yes"))
