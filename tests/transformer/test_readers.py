@@ -288,6 +288,11 @@ def test_no_sign_of_another_tool_is_a_key_that_is_read():
         assert not ours & set(signs.split()), tool
 
 
+def test_numpys_scalars_are_numbers():
+    reading = read_configuration({"output_dir": "x", "per_device_train_batch_size": np.int64(4)})
+    assert reading.plan.micro_batch == 4
+
+
 def test_a_format_that_is_named_is_read_and_what_it_lacks_is_listed():
     reading = read_configuration(AXOLOTL | {"bf16": True}, format="trainer")
     assert {"sequence_len", "micro_batch_size", "base_model", "optimizer"} <= set(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, time
 from fnmatch import fnmatchcase
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -121,6 +122,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             leaves |= flatten(value, f"{prefix}{key}.")
         else:
+            if hasattr(value, "item") and isinstance(value, Real):  # NumPy's scalars
+                value = value.item()
             leaves[prefix + key] = value
             _check_plain(prefix + key, value)
     return leaves
