@@ -122,11 +122,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             leaves |= flatten(value, f"{prefix}{key}.")
         else:
-            if hasattr(value, "item") and isinstance(value, Real):  # NumPy's scalars
-                value = value.item()
-            leaves[prefix + key] = value
-            _check_plain(prefix + key, value)
+            leaf = _own_type(value)
+            leaves[prefix + key] = leaf
+            _check_plain(prefix + key, leaf)
     return leaves
+
+
+def _own_type(value: Any) -> Any:
+    """Return a number of NumPy's as Python's own, and anything else as it is."""
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
 
 
 def _check_plain(key: str, value: Any, depth: int = 0) -> None:
