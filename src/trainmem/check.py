@@ -119,8 +119,6 @@ class exercise:
             said = str(error)
         else:
             said = f"{_raised(error, trace)}."
-            if isinstance(error, NameError) and not _own_lines(trace):
-                said += " An answer cell defines that name: did it run to its end?"
             if taken := self._taken():
                 said += f" Your code uses names of Python's own for something else: {taken}."
         raise CheckFailed(f"Exercise {self.name}: {said}") from None
@@ -138,7 +136,7 @@ class exercise:
 _CHECK_CELLS: Final[set[str]] = set()
 """File names that IPython gave to check cells: what runs there isn't the student's."""
 
-_SHELL: Final = frozenset({"copyright", "credits", "exit", "help", "license", "open", "quit"})
+_SHELL: Final = frozenset({"display", "exit", "get_ipython", "open", "quit"})
 """Names that IPython itself replaces."""
 
 
@@ -404,7 +402,7 @@ def _plain(what: str, answer: object, unit: str, tolerance: float | None) -> flo
             good, plain = plain == int(plain), int(plain)
         elif good:
             plain = float(plain)
-    except (OverflowError, ValueError):
+    except Exception:  # too large, or a foreign object that fails in its own way
         good = False
     if not good:
         raise CheckFailed(f"{what}: {describe(answer)} is not {wanted}.")
@@ -441,7 +439,10 @@ def _raised(error: BaseException, trace: TracebackType | None) -> str:
     if isinstance(error, KeyboardInterrupt):
         said += ", because it was interrupted or ran out of time"
     where = ""
-    if own := _own_lines(trace):
+    own = _own_lines(trace)
+    if isinstance(error, NameError) and not own:
+        said += ": the answer cell must define it, and run to its end"
+    if own:
         file, line = own[-1]
         code = linecache.getline(file, line).strip()[:100]
         where = f" (line {line} of its cell{': ' if code else ''}{code})"

@@ -13,6 +13,7 @@ import pytest
 import trainmem
 from course.kit import ASSIGNMENT, NAME, Notebook, text
 from trainmem import course
+from trainmem.config import GPUS
 
 SEEDS = [*range(24), "2027 spring", "α"]
 
@@ -92,7 +93,7 @@ def test_memos_have_one_flaw_each_and_no_two_the_same(source: Notebook) -> None:
         # The flaw changes the conclusion, whether a card of that name is counted as it is sold, in
         # 2³⁰ bytes, or as CUDA reports it.
         sold = memo["MEMO_CARD_GB"]
-        cards = [card for card in trainmem.config.GPUS if card.nominal_gb == sold]
+        cards = [card for card in GPUS if card.nominal_gb == sold]
         assert cards
         for capacity in (sold, sold * 1.024**3, *(card.usable_gib * 1.024**3 for card in cards)):
             assert (sum(right[:4]) <= capacity) != claims
@@ -191,7 +192,7 @@ def test_the_bytes_of_a_llama_layer_are_as_said(source: Notebook) -> None:
 def test_right_plans_fit_in_reality_with_fused_kernels_alone(source: Notebook) -> None:
     for plan in source["metadata"]["trainmem_course"]["plan"]:
         right = accepted(plan)
-        cards = [card for card in trainmem.config.GPUS if card.nominal_gb == plan["PLAN_CARD_GB"]]
+        cards = [card for card in GPUS if card.nominal_gb == plan["PLAN_CARD_GB"]]
         surely = 0.8 * min(card.usable_gib for card in cards) * 1.024**3  # the grade "fits"
         for gpus in {gpus for gpus, *_ in right}:
             here = [key for key in right if key[0] == gpus]
