@@ -258,6 +258,15 @@ def test_exercise_says_where_a_missing_name_should_come_from() -> None:
     )
 
 
+def test_exercise_survives_an_error_made_to_look_like_its_own() -> None:
+    class Mine(check.CheckFailed):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    told = guarded("with check.exercise('1a'):\n    raise Mine\n", Mine=Mine)
+    assert told == "Exercise 1a: Mine."
+
+
 def test_exercise_names_the_builtins_that_were_taken() -> None:
     told = guarded("with check.exercise('1a'):\n    sum([16])\n", sum=3, max=4, open=5, _=6)
     assert told == (
