@@ -238,7 +238,7 @@ def resolve(
     for name, value in changes.items():
         check_derived(found, name, value)
     gpu = gpu if gpu is not None else card_of(config, changes)
-    card = find_gpu(gpu) if gpu else None
+    card = None if isinstance(gpu, str) and not gpu else find_gpu(gpu)
     if card is not None:
         changes = with_memory(changes, card)
     if config is None:
