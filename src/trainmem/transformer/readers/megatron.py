@@ -217,8 +217,8 @@ def _activations(ledger: Ledger) -> None:
         keys = ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl")
         ledger.use(*keys, loss_head="in_place")
     ledger.ignore("--cross-entropy-fusion-impl", why="only with --cross-entropy-loss-fusion")
-    _dropout(ledger)
     _attention(ledger)
+    _dropout(ledger)
 
 
 def _dropout(ledger: Ledger) -> None:
@@ -228,9 +228,15 @@ def _dropout(ledger: Ledger) -> None:
         rates[key] = _number(key, ledger.get(key, 0.1))
     hidden, attention = rates
     ledger.assume(f"{hidden} is not among the arguments: 0.1", dropout=True)
-    ledger.use(hidden, dropout=rates[hidden] > 0)
-    why = "flash attention keeps no mask" if rates[attention] else "no dropout"
-    ledger.ignore(attention, why=why)
+    if ledger.value("attention") == "flash":
+        ledger.use(hidden, dropout=rates[hidden] > 0)
+        why = "flash attention keeps no mask" if rates[attention] else "no dropout"
+        ledger.ignore(attention, why=why)
+        return
+    both = "modelled as dropping both activations and attention's weights"
+    if (rates[hidden] > 0) != (rates[attention] > 0):
+        ledger.miss(attention, both)
+    ledger.use(hidden, attention, dropout=rates[hidden] > 0 or rates[attention] > 0)
 
 
 #: Arguments that pick the kernel of attention.
@@ -238,26 +244,29 @@ _ATTENTION = "--attention-backend", "--use-flash-attn", "--transformer-impl", "-
 
 
 def _attention(ledger: Ledger) -> None:
-    """Account for the kernel of attention; the plan has flash alone under Megatron's kernels."""
+    """Account for the kernel of attention: flash, or Megatron's own, which stores the scores."""
     unfused = _unfused(ledger)
     if "attention" in ledger.given:
         ledger.ignore(*_ATTENTION, why=f"overridden by attention={ledger.given['attention']!r}")
     elif unfused is not None:
         key, cause = unfused
-        ledger.miss(
-            key,
-            f"{cause}: attention's scores, their softmax and its dropout are stored "
-            "(5 · heads · length² bytes for each sequence and layer), which is not modelled",
+        ledger.assume(f"{key} {cause}: attention's scores are stored", attention="eager")
+        ledger.use(key, attention="eager")
+        ledger.refuse(
+            "--attention-softmax-in-fp32",
+            "--no-masked-softmax-fusion",
+            why="the softmax of stored scores is modelled as one kernel in 16 bits",
         )
     ledger.note(*_ATTENTION, "--use-legacy-models", "--flash-attention-version",
-                text="flash attention")  # fmt: skip
+                text="the kernel of attention")  # fmt: skip
 
 
 def _unfused(ledger: Ledger) -> tuple[str, str] | None:
     """Return the argument by which attention stores its scores, and how; None where flash runs.
 
     Transformer Engine's kernels store none. Megatron-Core's own do; those before it did unless
-    a flag asked for flash attention, and were the default until 2024.
+    a flag asked for flash attention, and were the default until 2024. Context parallelism is
+    Transformer Engine's alone.
     """
     backend, flash, layers, core = _ATTENTION
     backends = ("flash", "fused", "auto", "unfused", "local")
@@ -270,7 +279,7 @@ def _unfused(ledger: Ledger) -> tuple[str, str] | None:
         return backend, kernel
     if whose == "local" and (new or not asked):
         return layers, whose
-    if not (kernel or whose or new or asked):
+    if not (kernel or whose or new or asked or ledger.value("cp") > 1):
         return flash, "not among the arguments (give attention='flash' for Transformer Engine)"
     return None
 
@@ -301,8 +310,8 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
     if layers is None or hidden is None or heads is None or vocabulary is None:
         ledger.refuse(*_GEOMETRY, why=f"no architecture without {', '.join(missing)}")
         return None
-    family = _family(ledger, flags, bool(sizes["--num-experts"]))
-    if family is None:
+    family, kinds = _family(ledger, flags, bool(sizes["--num-experts"]))
+    if not family:
         ledger.refuse(*_GEOMETRY, why="no family has this norm, gate, positions and biases")
         return None
     if sizes["--padded-vocab-size"] is None:
@@ -333,6 +342,7 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
             max_positions=sizes["--max-position-embeddings"] or ledger.value("seq_length"),
             source="Megatron's arguments",
             **experts,
+            **kinds,
         )
     except ValueError as error:
         raise ValueError(f"Megatron's arguments: {error}") from None
@@ -340,16 +350,23 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
     return model
 
 
-def _family(ledger: Ledger, flags: dict[str, bool], experts: bool) -> str | None:
-    """Return the family whose tensors these arguments make, or None."""
+def _family(ledger: Ledger, flags: dict[str, bool], experts: bool) -> tuple[str, dict[str, bool]]:
+    """Return the family whose tensors these arguments make, and its own fields; "" for none."""
     rms = str(ledger.get("--normalization", "LayerNorm")) == "RMSNorm"
-    rope = str(ledger.get("--position-embedding-type", "learned_absolute")) in ("rope", "yarn")
-    rope = rope or bool(ledger.flag("--use-rotary-position-embeddings"))
+    positions = str(ledger.get("--position-embedding-type", "learned_absolute"))
+    rope = positions in ("rope", "yarn") or bool(ledger.flag("--use-rotary-position-embeddings"))
     if rms and rope and flags["--swiglu"] and flags["--disable-bias-linear"]:
         if experts:
-            return "qwen3_moe" if flags["--qk-layernorm"] else "mixtral"
+            return "qwen3_moe" if flags["--qk-layernorm"] else "mixtral", {}
         if flags["--add-qkv-bias"]:
-            return "qwen2"
-        return "qwen3" if flags["--qk-layernorm"] else "llama"
-    plain = not (rms or flags["--swiglu"] or flags["--disable-bias-linear"] or experts)
-    return "gpt" if plain and not flags["--qk-layernorm"] else None
+            return "qwen2", {}
+        return "qwen3" if flags["--qk-layernorm"] else "llama", {}
+    if rms or experts or flags["--qk-layernorm"] or flags["--add-qkv-bias"]:
+        return "", {}
+    if not rope and positions != "learned_absolute":
+        return "", {}
+    return "gpt", {
+        "gate": flags["--swiglu"],
+        "linear_bias": not flags["--disable-bias-linear"],
+        "learned_positions": not rope,
+    }
