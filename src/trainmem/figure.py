@@ -261,6 +261,8 @@ class Drawing:
 
     def __init__(self, width: float, height: float, theme: str, dpi: float = 100) -> None:
         colors = theme_named(theme)
+        # A hair more than whole, which floats may lose on the way through inches to pixels.
+        width, height = width + 1e-6, height + 1e-6
         self.figure = PictureFigure(
             figsize=(width / 72, height / 72), dpi=dpi, linewidth=0,
             facecolor=colors.background, edgecolor="none", frameon=True,
@@ -275,12 +277,13 @@ class Drawing:
             spill = min(GAP, width - rect.left - rect.width) - 8
             self.panels.append(PANELS[name](ax, colors, spill))
             ax.tick_params(axis="y", labelleft=first)
-            ax.xaxis.set_label_coords(0.5, -20 / rect.height)
+            # Hardly off the middle: text lands on whole pixels, and halves would go either way.
+            ax.xaxis.set_label_coords(0.5 + 0.1 / rect.width, -20 / rect.height)
             if first:
                 ax.set_ylabel(
                     "GB per GPU", loc="center", color=colors.muted, fontproperties=font(TEXT)
                 )
-                ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5)
+                ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5 + 0.1 / rect.height)
 
     @property
     def moving(self) -> list[Artist]:

@@ -130,8 +130,7 @@ class _Surface:
     """One figure of one size, with the pixels of all that stands still in it."""
 
     def __init__(self, size: tuple[int, int], ratio: float, theme: str) -> None:
-        # A hair more than whole, which floats may lose on the way through inches to pixels.
-        width, height = (side + 1e-6 for side in size)
+        width, height = size
         self.theme = theme
         self.drawing = Drawing(width, height, theme, dpi=72 * ratio)
         self.canvas: Any = FigureCanvasAgg(self.drawing.figure)

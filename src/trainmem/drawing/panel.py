@@ -40,7 +40,9 @@ def move(line: Line2D, x: ArrayLike, y: ArrayLike) -> None:
     """Give a line other points."""
     points = np.asarray(line.get_xydata())
     if len(points) == len(x):  # type: ignore[arg-type]
-        points[:, 0], points[:, 1] = x, y
+        # What is drawn is the path, which before matplotlib 3.11 is a copy of the points.
+        for held in (points, np.asarray(line.get_path().vertices)):
+            held[:, 0], held[:, 1] = x, y
     else:
         line.set_data(x, y)
 
@@ -117,7 +119,7 @@ class Panel:
 
     def update(self, simulation: Simulation, top: float) -> None:
         """Move the artists to show `simulation`."""
-        points = 72 / self.ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+        points = 72 / self.ax.get_figure().dpi  # type: ignore[union-attr]
         box = self.ax.bbox
         self.places = Places(box.width * points, box.height * points, self.spill)
         self.top = top

@@ -146,7 +146,7 @@ def draw_timeline(
     x, stretches = _places(timeline, moment.model.architecture.num_layers)
     stack = _stack(timeline)
     peak = _peak(timeline, moment.peak.phase)
-    points = 72 / ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+    points = 72 / ax.get_figure().dpi  # type: ignore[union-attr]
     width = float(ax.bbox.width) * points
     teeth = width / stretches[-1].right / moment.model.architecture.num_layers
     both = PHASES["fwd"][0] * teeth >= TOOTH
