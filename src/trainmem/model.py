@@ -15,7 +15,16 @@ from typing import Any, Final
 
 from traitlets import Bool, Dict, Float, HasTraits, Instance, Int, TraitType, Unicode, observe
 
-from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig, check_names
+from trainmem.config import (
+    FIELDS,
+    GPUS,
+    PRESETS,
+    ConfigError,
+    TrainingConfig,
+    check_names,
+    describe,
+    in_words,
+)
 from trainmem.limits import MemoryModel
 from trainmem.reduced import REDUCED
 from trainmem.request import (
@@ -158,7 +167,8 @@ class TrainingMemory(HasTraits):
         The whole answer for the present inputs.
     error : str
         Why the last change was refused; empty after one that was taken. A refused change
-        raises `ConfigError` and leaves the last good state.
+        raises `ConfigError` and leaves the last good state, and so does one that raises
+        anything else while it is computed.
 
     Raises
     ------
@@ -248,7 +258,7 @@ class TrainingMemory(HasTraits):
                     check_names([name])
                 except ConfigError as error:
                     raise TypeError(
-                        f"{type(self).__name__}() got an unexpected keyword argument {name!r}: "
+                        f"{type(self).__name__}() got an unexpected keyword argument {describe(name)}: "
                         f"{error.allowed}"
                     ) from None
         if config is not None and not isinstance(config, TrainingConfig):
@@ -298,7 +308,7 @@ class TrainingMemory(HasTraits):
             For an unknown name, a bad value, an input that follows from the architecture, or a
             combination that isn't covered; nothing has changed then.
         """
-        with self._lock, self.refusing():
+        with self._lock:
             self._change(changes)
 
     def open_config(
@@ -323,9 +333,10 @@ class TrainingMemory(HasTraits):
             Naming the field that is missing, wrong or not covered; nothing has changed then.
         """
         with self._lock, self.refusing():
-            found = read_config(config, name)
+            found = find_architecture(read_config(config, name))
+        with self._lock:
             self._change({"architecture": found})
-            return found
+        return found
 
     def find(self, value: Any) -> Architecture | None:
         """Return the architecture of that name, the opened one included; None for ""."""
@@ -354,8 +365,8 @@ class TrainingMemory(HasTraits):
         """Show in `error` why a change is refused, and let the exception on."""
         try:
             yield
-        except ConfigError as error:
-            self.set_trait("error", str(error))
+        except Exception as error:  # a model may fail in any way
+            self.set_trait("error", in_words(error))
             raise
 
     @observe(*FIELDS, "gpu", "architecture", "plan")
@@ -364,12 +375,12 @@ class TrainingMemory(HasTraits):
             pending = self._pending()
             if pending:
                 try:
-                    with self.refusing():
-                        self._change({})
-                except ConfigError as error:  # each value is good, but not together
+                    self._change({})
+                except Exception:  # each value is good, but not together
+                    why = self.error
                     for name in pending:
                         self.set_trait(name, self._traits_of(self._state)[name])
-                    self.set_trait("error", str(error))
+                    self.set_trait("error", why)
                     raise
 
     def _pending(self) -> dict[str, Any]:
@@ -388,7 +399,9 @@ class TrainingMemory(HasTraits):
         }
 
     def _change(self, changes: Mapping[str, Any]) -> None:
-        self._apply(self._changed(self._state, {**self._pending(), **changes}))
+        with self.refusing():
+            state = self._changed(self._state, {**self._pending(), **changes})
+        self._apply(state)
 
     def _changed(self, state: State, changes: Mapping[str, Any]) -> State:
         """Return the state after some changes, checked as a whole."""
@@ -415,22 +428,27 @@ class TrainingMemory(HasTraits):
         return state
 
     def _apply(self, state: State) -> None:
-        """Compute, then publish inputs and outputs together: observers see one state."""
-        simulation = simulate(state.config, model=state.model)
+        """Compute, then publish inputs and outputs together: observers see one state.
+
+        All that can fail comes first, while the last state is whole.
+        """
+        with self.refusing():
+            simulation = simulate(state.config, model=state.model)
+            outputs = {name: getattr(simulation, name) for name in SHOWN_OUTPUTS}
+            self._prepare(simulation)
         self._state = state
         if state.architecture is not None and state.architecture.name not in ARCHITECTURES:
             self._opened = state.architecture
         with self._publishing(), self.hold_trait_notifications():
             for name, value in self._traits_of(state).items():
                 self.set_trait(name, value)
-            for name in OUTPUT_NAMES:
-                if name != "zero_stage":
-                    self.set_trait(name, getattr(simulation, name))
-            for name in ("headroom_gb", "longest_sequence", "largest_micro_batch", "grade"):
-                self.set_trait(name, getattr(simulation, name))
-            self.set_trait("min_gpus_reason", simulation.min_gpus_reason)
+            for name, value in outputs.items():
+                self.set_trait(name, value)
             self.set_trait("simulation", simulation)
             self.set_trait("error", "")
+
+    def _prepare(self, simulation: Simulation) -> None:
+        """Make ready what is shown of an answer; what raises here refuses the change."""
 
     def _publishing(self) -> AbstractContextManager[None]:
         """Return the context in which one change is published; the widget adds to it."""
@@ -447,6 +465,15 @@ def _restored(
     memory._apply(state)
     return memory
 
+SHOWN_OUTPUTS: Final = (
+    *(name for name in OUTPUT_NAMES if name != "zero_stage"),  # which is an input too
+    "headroom_gb",
+    "longest_sequence",
+    "largest_micro_batch",
+    "grade",
+    "min_gpus_reason",
+)
+"""What of an answer is a trait."""
 
 OTHERS: Final = ("gpu", "architecture", "plan")
 """Inputs beside the ten."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final
 
@@ -20,7 +19,9 @@ from trainmem.config import (
     Gpu,
     TrainingConfig,
     check_names,
+    describe,
     grouped,
+    nearest,
 )
 from trainmem.transformer import ARCHITECTURES, OPTIONS, Architecture, Option, Plan
 from trainmem.transformer.adapter import (
@@ -32,6 +33,7 @@ from trainmem.transformer.adapter import (
     plan_of,
     said_by,
 )
+from trainmem.transformer.architecture import MAX_NAME
 from trainmem.transformer.config_json import parse
 from trainmem.transformer.result import longest_length
 
@@ -96,18 +98,23 @@ class NotCovered(ConfigError):
 def find_architecture(value: Architecture | str) -> Architecture:
     """Return an architecture, or the preset of that name, whatever its case.
 
+    One of your own never goes by the name of a preset: it is that preset, or gets a name apart.
+
     Raises
     ------
     ConfigError
         For an unknown name.
     """
-    if isinstance(value, Architecture):
-        return value
     known = {name.lower(): found for name, found in ARCHITECTURES.items()}
+    if isinstance(value, Architecture):
+        preset = known.get(value.name.lower())
+        if preset is None:
+            return value
+        same = replace(value, name=preset.name, source=preset.source) == preset
+        return preset if same else replace(value, name=f"{value.name} (own)")
     if not isinstance(value, str) or value.lower() not in known:
-        near = get_close_matches(value.lower(), known, 1) if isinstance(value, str) else []
-        hint = f" (did you mean {known[near[0]].name}?)" if near else ""
-        allowed = f"must be an Architecture or one of {', '.join(ARCHITECTURES)}{hint}"
+        names = ", ".join(ARCHITECTURES)
+        allowed = f"must be an Architecture or one of {names}{nearest(value, ARCHITECTURES)}"
         raise ConfigError("architecture", value, allowed)
     return known[value.lower()]
 
@@ -133,8 +140,10 @@ def read_config(source: Mapping[str, Any] | str | PathLike[str], name: str = "")
             source = parse(source)
         if isinstance(source, Mapping):
             name = name or _name_of(source)
-        return Architecture.from_config(source, name or None)
-    except (ValueError, OSError, TypeError) as error:
+        return Architecture.from_config(source, _shown(name) or None)
+    except OSError as error:  # which names the whole path
+        raise NotCovered(f"config.json: {describe(str(source))}: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
         raise NotCovered(f"config.json: {error}") from None
 
 
@@ -142,8 +151,14 @@ def _name_of(config: Mapping[str, Any]) -> str:
     """Return what a config calls its model: the last part of its path, else its family."""
     path = config.get("_name_or_path")
     if isinstance(path, str) and path.strip("/"):
-        return path.strip("/").rpartition("/")[2][:80]
-    return f"custom {config.get('model_type', 'model')}"
+        return path.strip("/").rpartition("/")[2][:MAX_NAME]
+    return f"custom {config.get('model_type', 'model')}"[:MAX_NAME]
+
+
+def _shown(name: str) -> str:
+    """Return a name with what can't be shown, or sent as UTF-8, replaced."""
+    whole = name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return " ".join("".join(c if c.isprintable() else " " for c in whole).split())
 
 
 def check_plan(options: object) -> dict[str, Any]:
@@ -163,10 +178,8 @@ def check_plan(options: object) -> dict[str, Any]:
         if field is not None and value != OPTIONS[name].default:
             raise ConfigError(f"plan: {name}", value, f"{field} says it: change that input")
         if name not in PLAN_OPTIONS:
-            near = get_close_matches(name, PLAN_OPTIONS, 1) if isinstance(name, str) else []
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            known = ", ".join(PLAN_OPTIONS)
-            raise ConfigError("unknown option", name, f"must be one of {known}{hint}")
+            allowed = f"must be one of {', '.join(PLAN_OPTIONS)}{nearest(name, PLAN_OPTIONS)}"
+            raise ConfigError("unknown option", name, allowed)
         option = PLAN_OPTIONS[name]
         try:
             checked[name] = option.check(value)

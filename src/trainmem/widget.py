@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -26,8 +27,9 @@ import anywidget
 from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.asking import Asking, Server
-from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig
-from trainmem.figure import describe, plot
+from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig, in_words, once
+from trainmem.figure import describe as figure_in_words
+from trainmem.figure import plot
 from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import panel, tables
@@ -121,6 +123,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _remote = Dict(help="What the server was asked and said; empty without one.").tag(sync=True)
     _tables = Dict(help="Fields, presets and cards.").tag(sync=True)
     _alt = Unicode(help="The picture in words.").tag(sync=True)
+    _undrawn = Unicode(help="Why a picture is missing; empty where none is.").tag(sync=True)
     _undo = Int(0, help="How many changes can be undone.").tag(sync=True)
     _frame = Bytes(b"", help="The last picture.").tag(sync=True, echo_update=False)
     _reply = Dict(help="What `_frame` shows, or another answer to `_request`.").tag(sync=True)
@@ -142,6 +145,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if layout is not None:
             self.set_trait("layout", layout)
         self._renderer = FrameRenderer()
+        self._said: tuple[dict[str, Any], str] = ({}, "")
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
         self._replies = 0
@@ -193,12 +197,17 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         """Return the live view, and the picture for viewers that can't run it."""
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
-        view = View(900, 1.0, "light")
-        data["text/plain"] = f"{panel(self.simulation)['headline']}: {self.simulation.banner}"
-        data["image/png"] = base64.b64encode(self._draw(view, draft=False)).decode("ascii")
+        data["text/plain"] = f"{self._panel['headline']}: {self.simulation.banner}"
+        png = self._drawn(lambda: self._draw(View(900, 1.0, "light"), draft=False))
+        if png:
+            data["image/png"] = base64.b64encode(png).decode("ascii")
         return data, metadata
 
     # -- publishing: numbers and pictures ---------------------------------------------------
+
+    def _prepare(self, simulation: Simulation) -> None:
+        """Put an answer in words, before anything of it is published."""
+        self._said = panel(simulation), figure_in_words(simulation)
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
@@ -221,8 +230,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     if self._asking is not None:
                         self._asking.drop()
                     self._frame_id += 1
-                    self._panel = panel(self.simulation)
-                    self._alt = describe(self.simulation)
+                    self._panel, self._alt = self._said
+                    self._undrawn = ""
                     if self._publications == 1:
                         for frame in islice(frames, 1):
                             self._show(*frame)
@@ -256,7 +265,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             return
         for key, view in self._views().items():
             if only is None or key in only:
-                png = self._draw(view, draft=self._draft)
+                png = self._drawn(lambda view=view: self._draw(view, draft=self._draft))
                 yield (
                     {
                         "kind": "frame",
@@ -267,6 +276,18 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     },
                     png + PADDING if self._padded else png,
                 )
+
+    def _drawn(self, draw: Callable[[], bytes]) -> bytes:
+        """Return a picture, or nothing where drawing fails, which is said instead.
+
+        The numbers are right all the same, and a picture of others must not stay.
+        """
+        try:
+            return draw()
+        except Exception as error:
+            logging.getLogger(__name__).exception("drawing failed")
+            self._undrawn = f"The picture could not be drawn: {in_words(error)}"
+            return b""
 
     def _show(self, content: dict[str, Any], png: bytes | None = None) -> None:
         """Answer through the traits, which a notebook saves."""
@@ -334,8 +355,13 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                 super().set_state(taken)
             except (TraitError, ConfigError):  # the latter where values don't go together
                 wrong |= taken.keys() & self.keys
-            if wrong := wrong & set(self.keys):
-                self.send_state(wrong)
+            except Exception as error:
+                wrong |= taken.keys() & self.keys
+                self.set_trait("error", in_words(error))
+                raise
+            finally:
+                if wrong := wrong & set(self.keys):
+                    self.send_state(wrong)
 
     def _on_hello(self, message: Mapping[str, Any]) -> None:
         """Note which views a front end shows, answer it, and draw what it lacks."""
@@ -393,7 +419,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if values is None:
             values = FIELDS[name].neighbours(getattr(self._state.config, name))
         value, *others = values
-        with self._lock, suppress(ConfigError):
+        with self._lock, suppress(Exception):  # it will be said when it is asked for
             state = self._changed(self._state, {name: value})
             simulation = simulate(state.config, model=state.model)
             for view in self._views().values():
@@ -437,14 +463,16 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         view = _view(message)
         if view is None or self.simulation.architecture is None:
             return
+        png = self._drawn(lambda: self._timeline(view))
+        alt = self.simulation.moment.peak.explanation if self.simulation.moment and png else ""
+        self._answer({"kind": "timeline", "id": self._frame_id, "key": view.key, "alt": alt}, png)
+
+    def _timeline(self, view: View) -> bytes:
         size = (max(view.width / 72, 5.5), 4.2)  # a point is a CSS pixel, as in the frames
-        figure = self.simulation.timeline(view.theme, size=size)
         png = BytesIO()
+        figure = self.simulation.timeline(view.theme, size=size)
         figure.savefig(png, format="png", dpi=72 * min(view.ratio, 2.0))
-        alt = self.simulation.moment.peak.explanation if self.simulation.moment else ""
-        self._answer(
-            {"kind": "timeline", "id": self._frame_id, "key": view.key, "alt": alt}, png.getvalue()
-        )
+        return png.getvalue()
 
     def _on_remote(self, _message: Mapping[str, Any]) -> None:
         if self._asking is not None:
@@ -490,6 +518,9 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
             serve(content)
         except ConfigError as error:
             widget.set_trait("error", str(error))
+        except Exception as error:  # no kind of failure is silent
+            widget.set_trait("error", in_words(error))
+            raise
         finally:
             if widget._answering is not None:  # no picture or data carried the answer
                 widget._answer({"kind": "done"})
@@ -498,7 +529,7 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
 def _as_json(text: str) -> Mapping[str, Any]:
     """Parse what a browser sent: never a path to be read here."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise NotCovered(f"config.json is not valid JSON: {error}") from None
     if not isinstance(content, dict):

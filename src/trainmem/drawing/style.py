@@ -10,6 +10,8 @@ from typing import Final
 from matplotlib.colors import to_rgb
 from matplotlib.typing import ColorType
 
+from trainmem.config import describe
+
 __all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named"]
 
 TEXT: Final = 10.0  # points; nothing is written smaller
@@ -91,8 +93,9 @@ TRANSIENT: Final = "#f2c14e"
 
 def theme_named(name: str) -> Theme:
     """Return a theme by name; raises `ValueError` for an unknown one."""
-    if name not in THEMES:
-        raise ValueError(f"theme: {name!r} is not allowed; must be one of {', '.join(THEMES)}")
+    if not isinstance(name, str) or name not in THEMES:
+        known = ", ".join(THEMES)
+        raise ValueError(f"theme: {describe(name)} is not allowed; must be one of {known}")
     return THEMES[name]
 
 

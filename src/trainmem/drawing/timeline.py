@@ -154,8 +154,9 @@ def draw_timeline(
     kept = _columns(x, timeline.total_bytes, stretches, round(width / column), both=both)
     total = timeline.total_bytes / GB
     top = _top(float(total[peak]), simulation.gpu_capacity_gb)
-    _style(ax, colors, x, stretches, top)
-    edges = np.append(x[kept], x[-1])
+    right = stretches[-1].right
+    _style(ax, colors, right, top)
+    edges = np.append(x[kept], right)
     lower = np.zeros(len(kept))
     for row, band in zip(ROWS, stack[:, kept], strict=True):
         upper = lower + band
@@ -172,16 +173,16 @@ def draw_timeline(
     capacity = simulation.gpu_capacity_gb
     if capacity <= top:
         ax.add_artist(
-            Line2D([x[0], x[-1]], [capacity, capacity], color=colors.capacity, linewidth=1.5,
+            Line2D([0, right], [capacity, capacity], color=colors.capacity, linewidth=1.5,
                    linestyle="-", marker="None", antialiased=True, zorder=4)
         )  # fmt: skip
         words = f"{write_capacity(capacity)} GB capacity"
-        if x[peak] < (x[0] + x[-1]) / 2:  # at the end where the peak's words aren't
+        if x[peak] < right / 2:  # at the end where the peak's words aren't
             _text(
-                ax, words, x[-1], capacity, colors.capacity, offset=(-4, -4), ha="right", va="top"
+                ax, words, right, capacity, colors.capacity, offset=(-4, -4), ha="right", va="top"
             )
         else:
-            _text(ax, words, x[0], capacity, colors.capacity, offset=(4, 3))
+            _text(ax, words, 0, capacity, colors.capacity, offset=(4, 3))
     _explain(ax, colors, simulation, (float(x[peak]), float(total[peak])), points)
     _title(ax, colors, simulation, width + (150 if legend == "right" else 0))
     if legend:
@@ -199,7 +200,8 @@ def _stack(timeline: Timeline) -> Array:
 def _places(timeline: Timeline, layers: int) -> tuple[Array, list[Stretch]]:
     """Return x of every event and the phases, which take their own widths whatever they hold.
 
-    What exists before the step is no part of it.
+    What exists before the step is no part of it. A phase may hold no event at all: an optimizer
+    that works in place.
     """
     x = np.zeros(len(timeline.total_bytes))
     stretches: list[Stretch] = []
@@ -231,13 +233,14 @@ def _columns(
 ) -> NDArray[np.int64]:
     """Return the events to draw: in each column the highest, and the lowest too if `both`.
 
-    The ends of every phase are kept.
+    The ends of every phase that has events are kept.
     """
     shown = np.flatnonzero(np.append(x[1:] > 0, True))  # the event before the step is its floor
-    column = np.minimum((x[shown] / x[-1] * columns).astype(np.int64), columns - 1)
+    column = np.minimum((x[shown] / stretches[-1].right * columns).astype(np.int64), columns - 1)
     starts = np.flatnonzero(np.diff(column, prepend=-1))
+    last = len(shown) - 1
     begin = np.searchsorted(x[shown], [stretch.left for stretch in stretches[1:]])
-    kept = {int(shown[i]) for i in (0, len(shown) - 1, *begin, *(begin - 1))}
+    kept = {int(shown[min(i, last)]) for i in (0, last, *begin, *(begin - 1))}
     for first, end in zip(starts, [*starts[1:], len(shown)], strict=True):
         part = total[shown[first:end]]
         kept.add(int(shown[first + int(np.argmax(part))]))
@@ -253,7 +256,7 @@ def _top(peak: float, capacity: float) -> float:
     return float(power * next(top for top, _ in TOPS if power * top >= least * (1 - 1e-9)))
 
 
-def _style(ax: Axes, theme: Theme, x: Array, stretches: list[Stretch], top: float) -> None:
+def _style(ax: Axes, theme: Theme, right: float, top: float) -> None:
     ax.set_facecolor(theme.background)
     ax.set_axisbelow(True)
     ax.set_autoscale_on(False)
@@ -265,7 +268,7 @@ def _style(ax: Axes, theme: Theme, x: Array, stretches: list[Stretch], top: floa
     )  # fmt: skip
     ax.grid(False, which="both", axis="both")
     ax.grid(True, which="major", axis="y", color=theme.grid, linewidth=1, linestyle="-", alpha=1)
-    ax.set_xlim(0, stretches[-1].right)
+    ax.set_xlim(0, right)
     ax.set_ylim(0, top)
     ax.set_xticks([])
     heights = axis_ticks(top)
@@ -275,7 +278,6 @@ def _style(ax: Axes, theme: Theme, x: Array, stretches: list[Stretch], top: floa
     for label in ax.yaxis.get_ticklabels():
         label.set(fontproperties=font(TEXT), ha="right", va="center_baseline")
     ax.set_ylabel("GB per GPU", labelpad=6, color=theme.muted, fontproperties=font(TEXT))
-    x[-1] = stretches[-1].right
 
 
 def _band(ax: Axes, color: str, edges: Array, lower: Array, upper: Array) -> None:

@@ -46,6 +46,9 @@ TRACED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 #: A config.json larger than this is not one (real ones are a few kB).
 MAX_CONFIG_BYTES = 1_000_000
 
+#: Characters of a name.
+MAX_NAME = 80
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -54,7 +57,7 @@ class Architecture:
     Attributes
     ----------
     name
-        What to call it.
+        What to call it, at most `MAX_NAME` characters.
     family
         One of `FAMILIES`: which code runs, hence which tensors exist.
     num_layers, hidden_dim, num_heads, num_kv_heads, head_dim, ffn_dim, vocab_size
@@ -103,9 +106,15 @@ class Architecture:
     learned_positions: bool = False
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            known = ", ".join(FAMILIES)
-            raise ValueError(f"family must be one of {known}, got {describe(self.family)}")
+        name = self.name
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise ValueError(
+                f"name must be 1 to {MAX_NAME} characters that can be shown, got {describe(name)}"
+            )
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
+            raise ValueError(
+                f"family must be one of {', '.join(FAMILIES)}, got {describe(self.family)}"
+            )
         for field, limit in _LIMITS.items():
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
@@ -269,14 +278,19 @@ class Architecture:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
-            raise ValueError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes: not a config.json")
+            raise ValueError(
+                f"{describe(str(path))} is larger than {MAX_CONFIG_BYTES} bytes: not a config.json"
+            )
         try:
             content = parse(data)
         except ValueError as error:
-            raise ValueError(f"{path} is not valid JSON: {error}") from None
+            raise ValueError(f"{describe(str(path))} is not valid JSON: {error}") from None
         if not isinstance(content, dict):
-            raise ValueError(f"{path} must hold one JSON object, got {type(content).__name__}")
-        return _from_mapping(content, name or path.parent.name or path.stem, str(path))
+            raise ValueError(
+                f"{describe(str(path))} must hold one JSON object, got {type(content).__name__}"
+            )
+        own = (path.parent.name or path.stem)[:MAX_NAME]
+        return _from_mapping(content, name or own, str(path))
 
 
 _LIMITS = {
@@ -476,4 +490,5 @@ def architecture(name: str) -> Architecture:
     for known, value in ARCHITECTURES.items():
         if isinstance(name, str) and name.lower() == known.lower():
             return value
-    raise ValueError(f"model {name!r} is not known; choose one of {', '.join(ARCHITECTURES)}")
+    known = ", ".join(ARCHITECTURES)
+    raise ValueError(f"model {describe(name)} is not known; choose one of {known}")

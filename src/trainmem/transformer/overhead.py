@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainmem.config import describe
 from trainmem.transformer.plan import Plan
 
 GIB = 2**30
@@ -211,7 +212,7 @@ def grade(
         If `usable_gib` is not a positive number.
     """
     if not usable_gib > 0 or usable_gib == float("inf"):
-        raise ValueError(f"usable_gib must be a positive number, got {usable_gib!r}")
+        raise ValueError(f"usable_gib must be a positive number, got {describe(usable_gib)}")
     capacity = usable_gib * GIB
     if allocated_bytes < fits_below(framework) * capacity:
         return "fits"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trainmem.config import describe
 from trainmem.transformer.architecture import Architecture, Parameter
 from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import OPTIONS, Plan
@@ -153,7 +154,7 @@ def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) ->
     """
     all_stages = _stages(architecture, plan)
     if stage is not None and stage not in range(len(all_stages)):
-        raise ValueError(f"stage must be from 0 to {len(all_stages) - 1}, got {stage!r}")
+        raise ValueError(f"stage must be from 0 to {len(all_stages) - 1}, got {describe(stage)}")
     compiled = [_one(architecture, plan, each) for each in all_stages]
     highest_of = [int((program.alive @ sizes).max()) for program, sizes in compiled]
     worst = int(np.argmax(highest_of)) if stage is None else stage
@@ -316,6 +317,8 @@ def peaks(
     )
     for name, values in (("num_gpus", n), ("seq_length", s), ("micro_batch", b)):
         low, high = OPTIONS[name].bounds
+        if name == "num_gpus":  # a sweep ends at the power of two, or the multiple, that follows
+            high = 2 ** high.bit_length() + plan.gpu_multiple
         if not np.all((values >= low) & (values <= high)):
             raise ValueError(f"{name} must be from {low} to {high}")
     if np.any(n % plan.gpu_multiple):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainmem.config import describe
 from trainmem.transformer.plan import Plan
 
 
@@ -122,7 +123,8 @@ def stack(name: str, **options: Any) -> Plan:
         For an option that a plan does not have.
     """
     if name not in STACKS:
-        raise ValueError(f"stack {name!r} is not known; choose one of {', '.join(STACKS)}")
+        known = ", ".join(STACKS)
+        raise ValueError(f"stack {describe(name)} is not known; choose one of {known}")
     merged = {**STACKS[name].options, **options}
     if merged.get("sharding") == "none":
         merged["no_sync"] = options.get("no_sync", False)

@@ -179,7 +179,7 @@ class Ledger:
         for name, value in self.given.items():
             if name not in OPTIONS:
                 raise TypeError(
-                    f"{name!r} is not an option of the plan; choose from {', '.join(OPTIONS)}"
+                    f"{describe(name)} is not an option of the plan; choose from {', '.join(OPTIONS)}"
                 )
             OPTIONS[name].check(value)
 
