@@ -36,6 +36,7 @@ from trainmem.figure import (
     draw_budget,
     draw_gpu_sweep,
     draw_seq_sweep,
+    draw_timeline,
     frame_size,
     layout,
     plot,
@@ -455,6 +456,25 @@ def test_panels_draw_on_axes_of_yours(draw):
     draw(figure.add_subplot(), simulate())
     assert figure.axes[1].get_ylim() == (0, 120)
     figure.savefig(io.BytesIO())
+
+
+@pytest.mark.parametrize("draw", [draw_gpu_sweep, draw_seq_sweep, draw_budget, draw_timeline])
+@pytest.mark.parametrize(
+    ("ground", "theme"),
+    [("#111111", "dark"), ("navy", "dark"), ("white", "light"), ("none", "light"), ("#eee", "light")],
+)
+def test_panels_take_the_theme_of_your_figure(draw, ground, theme):
+    simulation = simulate(architecture="Llama-3-8B")
+    ax = Figure(facecolor=ground).add_subplot()
+    draw(ax, simulation)
+    assert to_rgb(ax.get_facecolor()) == to_rgb(THEMES[theme].background)
+    with plt.style.context("dark_background"):
+        ax = Figure().subfigures(1, 2)[0].add_subplot()
+        draw(ax, simulation)
+        assert to_rgb(ax.get_facecolor()) == to_rgb(THEMES["dark"].background)
+        named = Figure().add_subplot()
+        draw(named, simulation, theme="light")
+    assert to_rgb(named.get_facecolor()) == to_rgb(THEMES["light"].background)
 
 
 def test_one_figure_shows_one_simulation_after_another():

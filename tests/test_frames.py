@@ -19,7 +19,7 @@ from PIL import Image
 
 from trainmem import preset, simulate
 from trainmem.drawing.style import COLORS
-from trainmem.figure import THEMES, frame_size, plot
+from trainmem.figure import THEMES, PictureFigure, draw_gpu_sweep, frame_size, plot
 from trainmem.frames import FRAMES, FrameRenderer, _Surface, palette
 
 REQUESTS = {
@@ -203,11 +203,16 @@ ODD = {
     "figure.autolayout": True, "figure.facecolor": "red", "figure.edgecolor": "red",
     "figure.frameon": False, "figure.subplot.left": 0.4, "text.color": "red",
     "text.antialiased": False, "text.parse_math": False, "savefig.dpi": 30,
+    "savefig.facecolor": "red", "savefig.edgecolor": "red", "savefig.bbox": "tight",
+    "savefig.pad_inches": 1, "savefig.transparent": True, "savefig.format": "svg",
+    "path.sketch": (5, 50, 5), "path.simplify": False, "lines.solid_capstyle": "projecting",
+    "lines.solid_joinstyle": "miter",
 }  # fmt: skip
 
 STYLES = {
     "dark_background": lambda: plt.style.context("dark_background"),
     "ggplot": lambda: plt.style.context("ggplot"),
+    "fast": lambda: plt.style.context("fast"),
     "xkcd": plt.xkcd,
     "odd": lambda: mpl.rc_context(ODD),
 }
@@ -225,6 +230,40 @@ def test_rcparams_change_nothing(style):
         assert frame(born_inside, simulation) == expected
         assert frame(born_outside, simulation) == expected
     assert frame(born_inside, simulation) == expected
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_rcparams_change_no_figure(style):
+    """The static one, the timeline and panels on axes of yours, however they are saved."""
+    simulation = simulate(architecture="Llama-3-8B")
+
+    def saved(figure):
+        buffer = io.BytesIO()
+        figure.savefig(buffer)
+        return pixels(buffer.getvalue())
+
+    def own():
+        figure = PictureFigure(figsize=(4, 3), dpi=100, facecolor="white", edgecolor="none",
+                               frameon=True, linewidth=0)  # fmt: skip
+        figure.set_layout_engine("none")
+        draw_gpu_sweep(figure.add_axes((0.2, 0.2, 0.7, 0.6)), simulation, theme="light")
+        return saved(figure)
+
+    def pictures():
+        timeline = simulation.timeline()
+        return [
+            saved(simulation.plot()),
+            saved(timeline),
+            pixels(timeline._repr_png_()),
+            own(),
+        ]
+
+    born_outside = simulation.timeline()
+    expected = pictures()
+    with STYLES[style]():
+        for one, other in zip(pictures(), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(saved(born_outside), expected[1])
 
 
 def test_frames_are_right_while_another_thread_uses_pyplot():

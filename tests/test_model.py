@@ -15,6 +15,7 @@ import traitlets
 
 import trainmem.config
 import trainmem.model
+import trainmem.simulation
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig
 from trainmem.model import TrainingMemory
 from trainmem.request import check_plan
@@ -35,6 +36,10 @@ OTHER = {
     "zero_stage": 1,
     "grad_ckpt": 0,
 }
+CONFIG = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 512, "vocab_size": 1000,
+}  # fmt: skip
 BAD = [
     ("num_gpus", 0),
     ("num_gpus", 2.5),
@@ -472,6 +477,46 @@ def test_an_observer_that_raises_leaves_a_consistent_state() -> None:
     with pytest.raises(RuntimeError, match="mine"):
         memory.num_gpus = 64
     assert memory.num_gpus == 64
+    consistent(memory)
+
+
+@pytest.mark.parametrize("way", ["update", "assign", "held", "open", "architecture"])
+@pytest.mark.parametrize("breaks", ["simulate", "fewest", "limits"])
+def test_whatever_raises_in_a_change_leaves_the_state_before_it(
+    way: str, breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = TrainingMemory(num_gpus=16)
+    before, log = state(memory), heard(memory, [*FIELDS, *OUTPUTS, "gpu", "simulation"])
+
+    def fail(*_args: object, **_options: object) -> object:
+        raise ZeroDivisionError("a model's own")
+
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
+        if breaks == "simulate":
+            broken.setattr(trainmem.model, "simulate", fail)
+        elif breaks == "fewest":
+            broken.setattr(trainmem.simulation, "smallest_num_gpus", fail)
+        else:  # asked for only where the answer is shown
+            broken.setattr(trainmem.simulation, "largest_that_fits", fail)
+        if way == "update":
+            memory.update(num_gpus=64, seq_length=8192)
+        elif way == "assign":
+            memory.num_gpus = 64
+        elif way == "held":
+            with memory.hold_trait_notifications():
+                memory.num_gpus = 64
+                memory.gpu = "H200 · 141 GB"
+        elif way == "open":
+            memory.open_config(dict(CONFIG))
+        else:
+            memory.architecture = "Llama-3-8B"
+    assert memory.error == "ZeroDivisionError: a model's own"
+    assert state(memory) == before
+    assert (memory.architecture, memory.plan) == ("", {})
+    assert all(new == before[name] for name, new in log)  # nobody keeps another
+    consistent(memory)
+    memory.num_gpus = 32
+    assert memory.error == ""
     consistent(memory)
 
 

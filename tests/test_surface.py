@@ -7,12 +7,13 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from traitlets import TraitError
 
 from trainmem import (
@@ -33,7 +34,15 @@ from trainmem.figure import draw_timeline, plot_timeline
 from trainmem.limits import Limit
 from trainmem.presentation import panel, python_call, tables
 from trainmem.request import PLAN_OPTIONS, NotCovered
-from trainmem.transformer import TransformerModel, plan_of, stack
+from trainmem.transformer import (
+    STACKS,
+    TransformerModel,
+    architecture,
+    peak,
+    plan_of,
+    stack,
+)
+from trainmem.transformer.readers import read_configuration
 
 H100 = "H100 · 80 GB"
 GIB = 2**30
@@ -663,6 +672,158 @@ def test_the_timeline_needs_an_architecture_and_room():
         llama().timeline(size=(2, 2))
     with pytest.raises(ValueError, match="theme: 'x'"):
         plot_timeline(llama(), theme="x")
+
+
+def _refused(stack: Any, **inputs: Any) -> Any:
+    """Return the answer for a training stack, or None where it doesn't have that."""
+    plan = {n: v for n, v in stack.options.items() if n in PLAN_OPTIONS}
+    plan = {n: v for n, v in plan.items() if n != "checkpointing" or inputs["grad_ckpt"]}
+    gpt2 = stack.name == "llm.c"
+    try:
+        return simulate(
+            architecture="GPT-2" if gpt2 else "Llama-3-8B", plan=plan, seq_length=512, **inputs
+        )
+    except ConfigError:
+        return None
+
+
+@pytest.mark.parametrize("name", list(STACKS))
+def test_every_stack_draws_its_timeline(name):
+    """However it shards and checkpoints, an optimizer step without an allocation too."""
+    drawn = 0
+    for zero_stage in (0, 1, 2, 3):
+        for grad_ckpt in (0, 1):
+            s = _refused(STACKS[name], zero_stage=zero_stage, grad_ckpt=grad_ckpt)
+            if s is None:
+                continue
+            drawn += 1
+            figure = s.timeline()
+            figure.savefig(io.BytesIO(), format="png", dpi=30)
+            ax = figure.axes[0]
+            line = max(ax.findobj(), key=_points)
+            x, y = line.get_data()
+            assert x[-1] == pytest.approx(ax.get_xlim()[1])  # to the very end of the step
+            assert np.max(y) == pytest.approx(float(s.components.total) / 1e9)
+            steps = s.model.timeline(s.config)
+            assert y[-1] == pytest.approx(steps.total_bytes[-1] / 1e9)
+    assert drawn >= 2
+
+
+@pytest.mark.parametrize("name", ["$$", r"$\frac{1}{$", "a $x_1$ b", "\ud800", "a\nb\x00c", "%_^"])
+def test_a_name_is_lettered_as_it_is_in_every_picture(name):
+    memory = TrainingMemory()
+    opened = memory.open_config(TINY, name)
+    assert memory.architecture == opened.name
+    opened.name.encode("utf-8")  # as it is sent to a browser
+    for figure in (memory.simulation.timeline(), memory.simulation.plot()):
+        for form in ("png", "svg", "pdf"):
+            figure.savefig(io.BytesIO(), format=form)
+        texts = figure.findobj(Text)
+        assert not any(text.get_parse_math() or text.get_usetex() for text in texts)
+    title = memory.simulation.timeline().axes[0].get_title("left")
+    assert name in title if name.isprintable() else "\ufffd" in title or "a b c" in title
+
+
+def test_a_name_has_a_length():
+    for name in ("x" * 81, "", "a\nb", "\ud800", 5, None):
+        with pytest.raises(ValueError, match="name must be 1 to 80 characters") as refused:
+            replace(ARCHITECTURES["GPT-2"], name=name)
+        assert len(str(refused.value)) < 200
+    memory = TrainingMemory()
+    with pytest.raises(ConfigError, match="name must be 1 to 80"):
+        memory.open_config(TINY, "x" * 1_000_000)
+    assert memory.architecture == ""
+    assert memory.open_config({**TINY, "_name_or_path": "x" * 1000}).name == "x" * 80
+    assert memory.open_config({**TINY, "_name_or_path": "", "model_type": "llama"}).name
+
+
+def test_an_opened_config_never_goes_by_the_name_of_a_preset():
+    for name in ("Llama-3-8B", "llama-3-8b"):
+        memory = TrainingMemory()
+        opened = memory.open_config(TINY, name)
+        assert (opened.name, memory.num_layers) == (f"{name} (own)", 3)
+        assert memory.architecture == f"{name} (own)"
+        memory.architecture = "Llama-3-8B"
+        assert memory.num_layers == 32
+        memory.architecture = f"{name} (own)"  # still known, by its own name
+        assert memory.num_layers == 3
+    own = replace(ARCHITECTURES["Llama-3-8B"], num_layers=4)
+    memory = TrainingMemory(architecture=own)
+    assert (memory.num_layers, memory.architecture) == (4, "Llama-3-8B (own)")
+    memory.architecture = "Llama-3-8B"
+    assert memory.num_layers == 32
+    assert "(own)" in simulate(architecture=own).description
+    same = replace(ARCHITECTURES["Llama-3-8B"], source="my disk")
+    assert TrainingMemory(architecture=same).architecture == "Llama-3-8B"
+
+
+@pytest.mark.parametrize("where", ["text", "path", "browser"])
+def test_a_config_with_a_key_twice_is_refused(where, tmp_path):
+    text = json.dumps(TINY)[:-1] + ', "num_hidden_layers": 32}'
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    memory = TrainingMemoryWidget()
+    with pytest.raises(ConfigError, match="num_hidden_layers.*twice"):
+        if where == "browser":
+            memory._on_open({"config": text})
+        else:
+            memory.open_config(text if where == "text" else path)
+    assert memory.architecture == ""
+
+
+BIG = "x" * 5_000_000
+MILLIONS = {  # one of every way in
+    "option": lambda: simulate(architecture="GPT-2", plan={"loss_head": BIG}),
+    "number": lambda: simulate(architecture="GPT-2", plan={"tp": BIG}),
+    "option's name": lambda: simulate(architecture="GPT-2", plan={BIG: 1}),
+    "plan": lambda: simulate(architecture="GPT-2", plan=BIG),
+    "whole plan": lambda: Plan(sharding=BIG),
+    "integer": lambda: Plan(tp=10**1000),
+    "architecture": lambda: simulate(architecture=BIG),
+    "gpu": lambda: simulate(gpu=BIG),
+    "input": lambda: simulate(num_gpus=BIG),
+    "input's name": lambda: simulate(**{BIG: 1}),
+    "keyword": lambda: TrainingMemory(**{BIG: 1}),
+    "family": lambda: replace(ARCHITECTURES["GPT-2"], family=BIG),
+    "size": lambda: replace(ARCHITECTURES["GPT-2"], num_layers=BIG),
+    "tied": lambda: replace(ARCHITECTURES["GPT-2"], tie_embeddings=BIG),
+    "config": lambda: Architecture.from_config({**TINY, "hidden_size": BIG}),
+    "model_type": lambda: Architecture.from_config({"model_type": BIG}),
+    "activation": lambda: Architecture.from_config({**TINY, "hidden_act": BIG}),
+    "flag": lambda: Architecture.from_config({**TINY, "tie_word_embeddings": BIG}),
+    "path": lambda: TrainingMemory().open_config(BIG),
+    "twice": lambda: TrainingMemory().open_config(f'{{"{BIG}": 1, "{BIG}": 2}}'),
+    "stack": lambda: stack(BIG),
+    "theme": lambda: simulate().plot(BIG),
+    "preset": lambda: preset(BIG),
+    "known name": lambda: architecture(BIG),
+    "stage": lambda: peak(ARCHITECTURES["GPT-2"], Plan(num_gpus=8, seq_length=512), stage=BIG),
+    "calibration": lambda: llama().calibrate(peak_allocated_gib=BIG),
+    "configuration": lambda: read_configuration({"zero_optimization": {"stage": BIG}}),
+    "configuration's key": lambda: read_configuration({BIG: 1}),
+    "format": lambda: read_configuration({}, format=BIG),
+}
+
+
+@pytest.mark.parametrize("way", MILLIONS)
+def test_what_is_echoed_is_cut(way):
+    with pytest.raises((ValueError, TypeError)) as refused:
+        MILLIONS[way]()
+    assert len(str(refused.value)) < 1500
+    assert "…" in str(refused.value) or "bits" in str(refused.value)
+
+
+@pytest.mark.parametrize("num_gpus", [524_288, 524_289, 1_000_000])
+def test_a_million_gpus_are_answered(num_gpus):
+    s = llama(num_gpus=num_gpus)
+    assert s.gpu_sweep.x[-1] == 2 ** (num_gpus - 1).bit_length()
+    s.plot()
+    memory = TrainingMemory(architecture="Llama-3-8B")
+    memory.num_gpus = num_gpus
+    assert memory.per_gpu_total_gb == simulate(memory.config, architecture="Llama-3-8B", gpu=H100
+                                               ).per_gpu_total_gb  # fmt: skip
+    odd = llama(num_gpus=num_gpus // 3 * 3, seq_length=3072, plan={"cp": 3})
+    assert odd.gpu_sweep.x[-1] % 3 == 0
 
 
 # -- command line -----------------------------------------------------------------------------

@@ -24,7 +24,9 @@ import pytest
 import traitlets
 from ipywidgets.widgets import widget as ipywidgets_widget
 
+import trainmem.frames
 import trainmem.model
+import trainmem.simulation
 import trainmem.widget
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.frames import FrameRenderer
@@ -1073,3 +1075,118 @@ def test_a_config_json_from_the_browser_is_never_a_path(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"config\.json"):
         widget._on_open({"config": str(path)})
     assert widget.architecture == ""
+
+
+# -- drawing that fails
+
+
+def _raise(*_args: Any, **_options: Any) -> Any:
+    raise IndexError("no such place")
+
+
+UNDRAWN = "The picture could not be drawn: IndexError: no such place"
+
+
+def test_a_drawing_that_raises_leaves_no_stale_picture_and_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW, {**VIEW, "width": 500})
+    browser.take()
+    assert browser.picture
+    with monkeypatch.context() as broken:
+        broken.setattr(trainmem.frames.Drawing, "update", _raise)
+        for change in (
+            lambda: browser.set(num_gpus=64),
+            lambda: setattr(browser.widget, "num_gpus", 65),
+            lambda: browser.state(num_gpus=66),
+            lambda: browser.set(draft=True, num_gpus=67),
+            lambda: browser.hello({**VIEW, "width": 700}),
+        ):
+            change()
+            arrived = browser.take()
+            frames = [(content, b) for kind, content, b in arrived if kind == "frame"]
+            assert frames, kinds(arrived)
+            assert all(content["size"] == 0 for content, _ in frames)
+            assert browser.picture in (b"", trainmem.widget.PADDING)
+            assert browser.widget._undrawn == UNDRAWN
+            assert browser.widget.error == ""  # the change itself was taken
+            consistent(browser.widget)
+        assert browser.widget.num_gpus == 67
+        browser.state(_undrawn="")  # not the browser's to say
+        assert browser.widget._undrawn == UNDRAWN
+    browser.take()
+    browser.set(num_gpus=68)
+    browser.take()
+    assert browser.picture.startswith(PNG)
+    assert browser.widget._undrawn == ""
+
+
+def test_a_view_opens_though_its_picture_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainmem.frames.Drawing, "update", _raise)
+    widget = TrainingMemoryWidget()
+    data, _metadata = widget._repr_mimebundle_()
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
+    assert data["text/plain"].startswith("✓ Fits: ")
+    assert "image/png" not in data
+    assert widget._undrawn == UNDRAWN
+
+
+def test_a_timeline_that_raises_is_said_and_takes_the_old_one_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    browser = Browser(TrainingMemoryWidget(architecture="Llama-3-8B"))
+    ask = {"kind": "timeline", "client": "browser", "id": 9, "width": 640, "ratio": 1,
+           "theme": "light"}  # fmt: skip
+    for plan, zero_stage in (({}, 3), ({"framework": "deepspeed"}, 2)):
+        browser.widget.update(zero_stage=zero_stage, plan=plan)
+        browser.take()
+        browser.message(ask)
+        ((content, (png,)),) = [(c, b) for kind, c, b in browser.take() if kind == "timeline"]
+        assert png.startswith(PNG)
+        assert content["alt"]
+        assert browser.widget._undrawn == ""
+    monkeypatch.setattr(trainmem.simulation.Simulation, "timeline", _raise)
+    browser.message(ask)
+    arrived = browser.take()
+    ((content, buffers),) = [(c, b) for kind, c, b in arrived if kind == "timeline"]
+    assert (content["alt"], buffers) == ("", [b""])
+    assert answers(arrived) == [9]
+    assert browser.widget._undrawn == UNDRAWN
+
+
+@pytest.mark.parametrize("kind", ["set", "json", "undo", "reset", "open", "timeline", "hello"])
+def test_whatever_raises_while_a_message_is_answered_is_said(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    browser = Browser(TrainingMemoryWidget(architecture="Llama-3-8B"))
+    browser.hello(VIEW)
+    browser.set(num_gpus=16)
+    browser.take()
+    monkeypatch.setattr(browser.widget, f"_on_{kind}", _raise)
+    browser.message({"kind": kind, "client": "browser", "id": 77})
+    assert "IndexError: no such place" in caplog.text
+    caplog.clear()
+    assert browser.widget.error == "IndexError: no such place"
+    assert answers(browser.take()) == [77]
+
+
+def test_a_model_that_raises_leaves_numbers_and_picture_of_the_state_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW)
+    browser.take()
+    for name in ("simulate", "panel"):
+        with monkeypatch.context() as broken:
+            broken.setattr(getattr(trainmem, "model" if name == "simulate" else "widget"), name,
+                           _raise)  # fmt: skip
+            before = browser.picture
+            browser.set(num_gpus=64)
+            assert browser.widget.error == "IndexError: no such place"
+            browser.state(num_gpus=65)
+            told = [c for kind, c, _ in browser.take() if kind == "update" and "num_gpus" in c]
+            assert told[-1]["num_gpus"] == browser.widget.num_gpus == 8
+            assert browser.picture == before
+            consistent(browser.widget)
+            caplog.clear()

@@ -134,6 +134,11 @@ test("one step over time is asked for when opened, at rest, and once a picture",
   model.message({ ...frame, id: 6 }, png(3));
   await settle();
   expect(model.of("timeline")).toHaveLength(2);
+  const none = new DataView(new ArrayBuffer(0));
+  model.message({ kind: "timeline", id: 6, key: frame.key, alt: "" }, none); // not to be drawn
+  await settle();
+  expect(time.querySelector("img").hasAttribute("src")).toBe(false);
+  expect(time.querySelector("img").hidden).toBe(true);
 });
 
 test("a stack sets its options at once, and is recognised by them", async () => {

@@ -98,7 +98,9 @@ class FrameRenderer:
         theme_named(theme)
         for name, value in (("width", width), ("ratio", ratio)):
             if not isinstance(value, Real) or not math.isfinite(value):
-                raise ValueError(f"{name}: {describe(value)} is not allowed; must be a finite number")
+                raise ValueError(
+                    f"{name}: {describe(value)} is not allowed; must be a finite number"
+                )
         size = frame_size(width)
         lowest, highest = RATIOS
         highest = min(1.0 if draft else highest, math.sqrt(MAX_PIXELS / (size[0] * size[1])))

@@ -258,8 +258,8 @@ class TrainingMemory(HasTraits):
                     check_names([name])
                 except ConfigError as error:
                     raise TypeError(
-                        f"{type(self).__name__}() got an unexpected keyword argument {describe(name)}: "
-                        f"{error.allowed}"
+                        f"{type(self).__name__}() got an unexpected keyword argument "
+                        f"{describe(name)}: {error.allowed}"
                     ) from None
         if config is not None and not isinstance(config, TrainingConfig):
             raise TypeError(f"config must be a TrainingConfig, not {type(config).__name__}")

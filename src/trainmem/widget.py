@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -198,7 +199,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
         data["text/plain"] = f"{self._panel['headline']}: {self.simulation.banner}"
-        png = self._drawn(lambda: self._draw(View(900, 1.0, "light"), draft=False))
+        png = self._drawn(partial(self._draw, View(900, 1.0, "light"), draft=False))
         if png:
             data["image/png"] = base64.b64encode(png).decode("ascii")
         return data, metadata
@@ -265,7 +266,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             return
         for key, view in self._views().items():
             if only is None or key in only:
-                png = self._drawn(lambda view=view: self._draw(view, draft=self._draft))
+                png = self._drawn(partial(self._draw, view, draft=self._draft))
                 yield (
                     {
                         "kind": "frame",
@@ -378,6 +379,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             self._clients = _recent(self._clients, client, (time.monotonic(), views))
         self._answer({"kind": "hello", "n": message.get("n")})
         self._draft = False
+        if lacking:
+            self._undrawn = ""  # it is tried again
         frames = self._frames(lacking)
         for frame in islice(frames, 1):
             self._show(*frame)
@@ -463,7 +466,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         view = _view(message)
         if view is None or self.simulation.architecture is None:
             return
-        png = self._drawn(lambda: self._timeline(view))
+        png = self._drawn(partial(self._timeline, view))
         alt = self.simulation.moment.peak.explanation if self.simulation.moment and png else ""
         self._answer({"kind": "timeline", "id": self._frame_id, "key": view.key, "alt": alt}, png)
 

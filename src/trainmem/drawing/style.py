@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.typing import ColorType
 
 from trainmem.config import describe
 
-__all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named", "theme_on"]
 
 TEXT: Final = 10.0  # points; nothing is written smaller
 
@@ -89,6 +92,18 @@ GATHERED: Final = "#8f9bb0"
 LOGITS: Final = "#b5485a"
 TRANSIENT: Final = "#f2c14e"
 """Colours of what only the architecture-aware model tells apart."""
+
+
+def theme_on(ax: Axes, name: str | None) -> Theme:
+    """Return a theme by name, or for None the one that goes with the figure of `ax`."""
+    if name is not None:
+        return theme_named(name)
+    *color, alpha = to_rgba(ax.get_figure().get_facecolor())  # type: ignore[union-attr]
+    dark = alpha > 0.5 and sum(w * c for w, c in zip(LUMA, color, strict=True)) < 0.5
+    return THEMES["dark" if dark else "light"]
+
+
+LUMA: Final = (0.2126, 0.7152, 0.0722)
 
 
 def theme_named(name: str) -> Theme:

@@ -317,9 +317,9 @@ def peaks(
     )
     for name, values in (("num_gpus", n), ("seq_length", s), ("micro_batch", b)):
         low, high = OPTIONS[name].bounds
-        if name == "num_gpus":  # a sweep ends at the power of two, or the multiple, that follows
-            high = 2 ** high.bit_length() + plan.gpu_multiple
-        if not np.all((values >= low) & (values <= high)):
+        # A sweep over GPUs ends at the power of two, or the multiple, that follows.
+        most = 2 ** high.bit_length() + plan.gpu_multiple if name == "num_gpus" else high
+        if not np.all((values >= low) & (values <= most)):
             raise ValueError(f"{name} must be from {low} to {high}")
     if np.any(n % plan.gpu_multiple):
         raise ValueError(

@@ -179,7 +179,8 @@ class Ledger:
         for name, value in self.given.items():
             if name not in OPTIONS:
                 raise TypeError(
-                    f"{describe(name)} is not an option of the plan; choose from {', '.join(OPTIONS)}"
+                    f"{describe(name)} is not an option of the plan; "
+                    f"choose from {', '.join(OPTIONS)}"
                 )
             OPTIONS[name].check(value)
 
