@@ -461,7 +461,7 @@ def test_panels_draw_on_axes_of_yours(draw):
 @pytest.mark.parametrize("draw", [draw_gpu_sweep, draw_seq_sweep, draw_budget, draw_timeline])
 @pytest.mark.parametrize(
     ("ground", "theme"),
-    [("#111111", "dark"), ("navy", "dark"), ("white", "light"), ("none", "light"), ("#eee", "light")],
+    [("#111", "dark"), ("navy", "dark"), ("white", "light"), ("none", "light"), ("#eee", "light")],
 )
 def test_panels_take_the_theme_of_your_figure(draw, ground, theme):
     simulation = simulate(architecture="Llama-3-8B")

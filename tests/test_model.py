@@ -491,25 +491,28 @@ def test_whatever_raises_in_a_change_leaves_the_state_before_it(
     def fail(*_args: object, **_options: object) -> object:
         raise ZeroDivisionError("a model's own")
 
-    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
-        if breaks == "simulate":
-            broken.setattr(trainmem.model, "simulate", fail)
-        elif breaks == "fewest":
-            broken.setattr(trainmem.simulation, "smallest_num_gpus", fail)
-        else:  # asked for only where the answer is shown
-            broken.setattr(trainmem.simulation, "largest_that_fits", fail)
-        if way == "update":
-            memory.update(num_gpus=64, seq_length=8192)
-        elif way == "assign":
+    place, name = {
+        "simulate": (trainmem.model, "simulate"),
+        "fewest": (trainmem.simulation, "smallest_num_gpus"),
+        "limits": (trainmem.simulation, "largest_that_fits"),  # only where the answer is shown
+    }[breaks]
+
+    def held() -> None:
+        with memory.hold_trait_notifications():
             memory.num_gpus = 64
-        elif way == "held":
-            with memory.hold_trait_notifications():
-                memory.num_gpus = 64
-                memory.gpu = "H200 · 141 GB"
-        elif way == "open":
-            memory.open_config(dict(CONFIG))
-        else:
-            memory.architecture = "Llama-3-8B"
+            memory.gpu = "H200 · 141 GB"
+
+    change = {
+        "update": lambda: memory.update(num_gpus=64, seq_length=8192),
+        "assign": lambda: setattr(memory, "num_gpus", 64),
+        "held": held,
+        "open": lambda: memory.open_config(CONFIG),
+        "architecture": lambda: setattr(memory, "architecture", "Llama-3-8B"),
+    }[way]
+    with monkeypatch.context() as broken:
+        broken.setattr(place, name, fail)
+        with pytest.raises(ZeroDivisionError):
+            change()
     assert memory.error == "ZeroDivisionError: a model's own"
     assert state(memory) == before
     assert (memory.architecture, memory.plan) == ("", {})

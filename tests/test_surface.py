@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from traitlets import TraitError
 
+import trainmem
 from trainmem import (
     ARCHITECTURES,
     OPTIONS,
@@ -763,11 +764,13 @@ def test_a_config_with_a_key_twice_is_refused(where, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(text)
     memory = TrainingMemoryWidget()
-    with pytest.raises(ConfigError, match="num_hidden_layers.*twice"):
-        if where == "browser":
-            memory._on_open({"config": text})
-        else:
-            memory.open_config(text if where == "text" else path)
+    opening = {
+        "browser": lambda: memory._on_open({"config": text}),
+        "text": lambda: memory.open_config(text),
+        "path": lambda: memory.open_config(path),
+    }[where]
+    with pytest.raises(ConfigError, match=r"num_hidden_layers.*twice"):
+        opening()
     assert memory.architecture == ""
 
 
@@ -795,7 +798,7 @@ MILLIONS = {  # one of every way in
     "twice": lambda: TrainingMemory().open_config(f'{{"{BIG}": 1, "{BIG}": 2}}'),
     "stack": lambda: stack(BIG),
     "theme": lambda: simulate().plot(BIG),
-    "preset": lambda: preset(BIG),
+    "preset": lambda: trainmem.preset(BIG),
     "known name": lambda: architecture(BIG),
     "stage": lambda: peak(ARCHITECTURES["GPT-2"], Plan(num_gpus=8, seq_length=512), stage=BIG),
     "calibration": lambda: llama().calibrate(peak_allocated_gib=BIG),

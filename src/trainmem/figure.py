@@ -253,7 +253,12 @@ class PictureFigure(Figure):
     def savefig(self, fname: Any, **options: Any) -> None:
         """Save the figure, as `matplotlib.figure.Figure.savefig` does."""
         given = {name: value for name, value in options.items() if value is not None}
-        said: dict[str, Any] = {"dpi": "figure", "facecolor": "auto", "edgecolor": "auto", "transparent": False}
+        said: dict[str, Any] = {
+            "dpi": "figure",
+            "facecolor": "auto",
+            "edgecolor": "auto",
+            "transparent": False,
+        }
         if rcParams["savefig.bbox"] is not None:  # None would mean that
             said["bbox_inches"] = self.bbox_inches
         if "." not in os.path.basename(fname if isinstance(fname, str | os.PathLike) else ""):

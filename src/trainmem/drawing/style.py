@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.typing import ColorType
@@ -98,12 +98,16 @@ def theme_on(ax: Axes, name: str | None) -> Theme:
     """Return a theme by name, or for None the one that goes with the figure of `ax`."""
     if name is not None:
         return theme_named(name)
-    *color, alpha = to_rgba(ax.get_figure().get_facecolor())  # type: ignore[union-attr]
-    dark = alpha > 0.5 and sum(w * c for w, c in zip(LUMA, color, strict=True)) < 0.5
-    return THEMES["dark" if dark else "light"]
+    own: Any = ax.get_figure()  # perhaps a subfigure, through which the whole one shows
+    for figure in (own, own.figure):
+        *color, alpha = to_rgba(figure.get_facecolor())
+        if alpha > 0.5:
+            dark = sum(w * c for w, c in zip(LUMA, color, strict=True)) < 0.5
+            return THEMES["dark" if dark else "light"]
+    return THEMES["light"]
 
 
-LUMA: Final = (0.2126, 0.7152, 0.0722)
+LUMA: Final = (0.2126, 0.7152, 0.0722)  # how bright red, green and blue are
 
 
 def theme_named(name: str) -> Theme:
