@@ -494,7 +494,7 @@ def test_whatever_raises_in_a_change_leaves_the_state_before_it(
     place, name = {
         "simulate": (trainmem.model, "simulate"),
         "fewest": (trainmem.simulation, "smallest_num_gpus"),
-        "limits": (trainmem.simulation, "largest_that_fits"),  # only where the answer is shown
+        "limits": (trainmem.simulation, "limit"),  # only where the answer is shown
     }[breaks]
 
     def held() -> None:

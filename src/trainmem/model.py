@@ -465,6 +465,7 @@ def _restored(
     memory._apply(state)
     return memory
 
+
 SHOWN_OUTPUTS: Final = (
     *(name for name in OUTPUT_NAMES if name != "zero_stage"),  # which is an input too
     "headroom_gb",

@@ -106,15 +106,7 @@ class Architecture:
     learned_positions: bool = False
 
     def __post_init__(self) -> None:
-        name = self.name
-        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-            raise ValueError(
-                f"name must be 1 to {MAX_NAME} characters that can be shown, got {describe(name)}"
-            )
-        if not isinstance(self.family, str) or self.family not in FAMILIES:
-            raise ValueError(
-                f"family must be one of {', '.join(FAMILIES)}, got {describe(self.family)}"
-            )
+        self._check_names()
         for field, limit in _LIMITS.items():
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
@@ -156,6 +148,17 @@ class Architecture:
         ):
             raise ValueError(
                 "gpt2 needs num_kv_heads = num_heads and num_heads × head_dim = hidden_dim"
+            )
+
+    def _check_names(self) -> None:
+        name = self.name
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise ValueError(
+                f"name must be 1 to {MAX_NAME} characters that can be shown, got {describe(name)}"
+            )
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
+            raise ValueError(
+                f"family must be one of {', '.join(FAMILIES)}, got {describe(self.family)}"
             )
 
     @property

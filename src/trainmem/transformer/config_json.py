@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmem.config import describe
+from trainmem.config import describe, once
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +148,9 @@ def parse(text: str | bytes) -> Any:
         Where it is not JSON, is nested too deeply, or has a key twice in one object.
     """
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"key {describe(key)} stands twice in one object")
-        found[key] = value
-    return found
 
 
 class _Fields:

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainmem.config import ConfigError, describe
+from trainmem.config import ConfigError, describe, once
 from trainmem.transformer.readers import accelerate, deepspeed, torchtitan, trainer
 from trainmem.transformer.readers.accelerate import read_accelerate
 from trainmem.transformer.readers.deepspeed import read_deepspeed
@@ -134,7 +134,7 @@ def _parse(text: str, format: str | None) -> Mapping[str, Any] | list[str]:
     tree: Any
     try:
         if text.lstrip().startswith("{"):
-            tree = json.loads(text, object_pairs_hook=_once)
+            tree = json.loads(text, object_pairs_hook=once)
             return tree  # type: ignore[no-any-return]
         if format == "megatron" or (format is None and "--" in text and "\n[" not in f"\n{text}"):
             lines = text.replace("\\\r\n", " ").replace("\\\n", " ")
@@ -153,16 +153,6 @@ def _parse(text: str, format: str | None) -> Mapping[str, Any] | list[str]:
             "must be JSON, TOML or Megatron's arguments (for a file, a pathlib.Path; YAML must be "
             f"parsed before): {error}",
         ) from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object, refusing a key that is there twice (as DeepSpeed does)."""
-    out: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in out:
-            raise ConfigError(key, value, "must be there once, and is there twice")
-        out[key] = value
-    return out
 
 
 def _recognise(source: Mapping[str, Any]) -> str:
