@@ -13,6 +13,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -162,17 +163,59 @@ def test_bad_view_is_named(renderer, view, message):
     frame(renderer, simulate())  # and nothing is broken by it
 
 
-def test_caches_are_bounded(renderer):
-    for width in range(300, 312):
-        frame(renderer, simulate(), width=width)
-    assert len(renderer._surfaces) <= 4
-    for capacity in np.geomspace(1, 50_000, 30):
-        frame(renderer, simulate(gpu_memory_gb=capacity))
-    held = sum(
-        len(surface.backgrounds) * surface.canvas.buffer_rgba().nbytes
-        for surface in renderer._surfaces.values()
+@pytest.fixture
+def drawn(monkeypatch):
+    """Count the backgrounds that are drawn: pictures whole, not what moves in them."""
+    log = []
+    draw = FigureCanvasAgg.draw
+    monkeypatch.setattr(
+        FigureCanvasAgg, "draw", lambda canvas: log.append(canvas) or draw(canvas)
     )
-    assert held <= 4 * 16_000_000
+    return log
+
+
+def test_figures_are_kept_for_the_last_few_sizes(renderer, drawn):
+    for width in (300, 301, 302, 303, 300, 304):
+        frame(renderer, simulate(num_gpus=8 + len(drawn)), width=width)
+    assert len(renderer._surfaces) == 4
+    born = len(set(drawn))
+    assert born == 5
+    for width in (302, 303, 304, 300):  # 301 made room: it was used longest ago
+        frame(renderer, simulate(num_gpus=64), width=width)
+    assert len(set(drawn)) == born
+    frame(renderer, simulate(num_gpus=64), width=301)
+    assert len(set(drawn)) == born + 1
+
+
+def test_backgrounds_are_kept_to_a_limit(renderer, drawn):
+    """Some 16 MB for each size, and those used last."""
+
+    def show(capacity):
+        # Another request with the same axes, so that no finished frame is given again.
+        frame(renderer, simulate(gpu_memory_gb=capacity, seq_length=512 + len(drawn)), ratio=2)
+
+    size = 4 * 880 * 1000
+    many = [10 * 4**i for i in range(6)]
+    for capacity in many:
+        show(capacity)
+    assert len(drawn) == len(many)  # axes differ by the card's size
+    (surface,) = renderer._surfaces.values()
+    assert 16_000_000 - size < len(surface.backgrounds) * size <= 16_000_000
+    show(many[-4])
+    assert len(drawn) == len(many)  # still there
+    show(many[0])  # makes room where it is needed: not the one just used
+    assert len(drawn) == len(many) + 1
+    show(many[-4])
+    assert len(drawn) == len(many) + 1
+    show(many[-3])
+    assert len(drawn) == len(many) + 2
+
+
+def test_a_picture_larger_than_the_limit_has_one_background(renderer, drawn):
+    for capacity in (10, 40, 160):
+        frame(renderer, simulate(gpu_memory_gb=capacity), width=2000, ratio=4)
+    (surface,) = renderer._surfaces.values()
+    assert len(surface.backgrounds) == 1
 
 
 def test_close_frees_and_render_starts_afresh(renderer):
@@ -349,3 +392,23 @@ def test_a_frame_that_was_drawn_is_not_drawn_again(renderer, monkeypatch):
         renderer.render(simulate(num_gpus=gpus), width=640, ratio=1, theme="light")
     renderer.render(simulate(num_gpus=16), width=640, ratio=1, theme="light")
     assert len(drawn) == 3 + FRAMES  # the oldest made room
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": {"loss_head": "chunked"}},
+        {"architecture": None},
+        {"gpu": "H100 · 80 GB"},
+    ],
+)
+def test_a_frame_is_of_all_that_was_asked(renderer, changes):
+    """The same ten inputs with another plan, model or card: another picture."""
+    given = {"architecture": "Llama-3-8B", "gpu_memory_gb": 80}
+    one = simulate(**given)
+    other = simulate(one.config, **{**given, **changes})
+    assert one.config == other.config
+    first = frame(renderer, one)
+    second = frame(renderer, other)
+    assert second == frame(FrameRenderer(), other) != first
+    assert frame(renderer, one) == first

@@ -552,6 +552,33 @@ def test_threads_lose_no_change() -> None:
     consistent(memory)
 
 
+def test_a_change_waits_for_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set in the midst of another thread's change, a value would be published over."""
+    memory = TrainingMemory()
+    computing, go_on = threading.Event(), threading.Event()
+
+    def slow(config: TrainingConfig, **options: object) -> object:
+        if config.num_gpus == 64 and not go_on.is_set():
+            computing.set()
+            assert go_on.wait(30)
+        return simulate(config, **options)
+
+    monkeypatch.setattr(trainmem.model, "simulate", slow)
+    first = threading.Thread(target=setattr, args=(memory, "num_gpus", 64))
+    second = threading.Thread(target=setattr, args=(memory, "seq_length", 8192))
+    first.start()
+    assert computing.wait(30)
+    second.start()
+    second.join(0.3)
+    assert second.is_alive()
+    assert memory.seq_length == 4096
+    go_on.set()
+    for thread in (first, second):
+        thread.join(30)
+    assert (memory.num_gpus, memory.seq_length) == (64, 8192)
+    consistent(memory)
+
+
 # -- in words
 
 

@@ -602,6 +602,35 @@ def test_the_panel_says_which_model_and_what_it_leaves_out():
     assert names[-3:] == ["Allocated, likely", "Reserved, likely", "Card, likely"]
 
 
+@pytest.mark.parametrize("micro_batch", [4, 8])
+def test_cards_and_detail_are_decimal_gigabytes(micro_batch):
+    """GB are 10⁹ bytes, also where the card's memory is known in GiB."""
+    s = llama(micro_batch=micro_batch)
+    need, shown = s.components, panel(s)
+    detail = {name: value for name, value, _ in shown["detail"]}
+    assert detail["Peak"] == f"{need.total / 10**9:.3f} GB"
+    for name, size in s.moment.peak.bytes_by_kind.items():
+        assert detail[f"{name.capitalize()} at the peak"] == f"{size / 10**9:.3f} GB"
+    for level in s.moment.levels:
+        low, high = level.low_bytes / 10**9, level.high_bytes / 10**9
+        assert detail[f"{level.name.capitalize()}, likely"] == f"{low:.1f} to {high:.1f} GB"
+    cards = {card["title"]: (card["value"], card["unit"]) for card in shown["cards"]}
+    assert cards["Per GPU"] == (f"{need.total / 10**9:.1f}", "/ 84.9 GB")
+    assert cards["Model states"][0] == f"{need.states / 10**9:.1f}"
+    assert cards["Activations"] == (f"{need.activations / 10**9:.1f}", "GB")
+
+
+def test_cards_of_the_reduced_model_are_the_published_numbers(reference):
+    out = reference["outputs"]
+    cards = {card["title"]: card for card in panel(simulate())["cards"]}
+    assert cards["Per GPU"]["value"] == f"{out['per_gpu_total_gb']:.1f}"
+    assert cards["Per GPU"]["unit"] == "/ 80 GB"
+    assert cards["Model states"]["value"] == f"{out['model_states_per_gpu_gb']:.1f}"
+    assert cards["Model states"]["unit"] == "GB of 128"
+    assert cards["Activations"]["value"] == f"{out['activations_per_gpu_gb']:.1f}"
+    assert cards["Minimum GPUs"]["note"] == "72.9 GB each"  # 128 / 2 and the activations
+
+
 def test_the_tables_list_architectures_and_options():
     t = json.loads(json.dumps(tables()))
     assert [a["name"] for a in t["architectures"]] == list(ARCHITECTURES)
@@ -847,6 +876,21 @@ def test_the_command_line_answers_for_an_architecture(capsys, tmp_path):
         == 0
     )
     assert (tmp_path / "t.png").stat().st_size > 10_000
+
+
+def test_the_report_is_in_decimal_gigabytes(capsys):
+    s = llama(micro_batch=8)
+    main(["simulate", "--architecture", "Llama-3-8B", "--gpu", "H100", "--micro-batch", "8"])
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line[:22].strip(): line[22:].split() for line in lines}
+    assert rows["Memory per GPU"][:4] == [f"{s.components.total / 1e9:.3f}", "GB", "of", "84.933,"]
+    kinds = dict(list(s.moment.peak.bytes_by_kind.items())[3:])
+    assert "logits and loss" in kinds
+    for kind, size in kinds.items():
+        assert rows[kind] == [f"{size / 10**9:.3f}", "GB"]
+    for level in s.moment.levels:
+        low, high = level.low_bytes / 10**9, level.high_bytes / 10**9
+        assert rows[level.name.capitalize()][:4] == [f"{low:.1f}", "to", f"{high:.1f}", "GB,"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from strategies import configs, everyday
 from trainmem import TrainingConfig, simulate
+from trainmem.presentation import panel
 from trainmem.reduced import REDUCED
 from trainmem.verdict import MOST_GPUS, PUBLISHED, STAGE_WORDS
 
@@ -45,6 +46,19 @@ def test_the_table_holds_every_combination():
 def test_the_published_sentence(reference):
     assert simulate().verdict == reference["outputs"]["verdict"]
     assert PUBLISHED in simulate().verdict
+
+
+def test_states_that_equal_the_activations_dominate():
+    s = simulate(
+        model_params_b=0.033, num_gpus=1, micro_batch=4, seq_length=1000, hidden_dim=1000
+    )
+    assert s.components.states == s.components.activations == 528e6
+    assert s.verdict.startswith("model-state-dominated -- ")
+    assert "Model-state-dominated: " in s.banner
+    assert panel(s)["dominates"] == {"what": "model states", "share": "50 %", "when": ""}
+    longer = simulate(s.config, seq_length=1001)
+    assert longer.verdict.startswith("activation-dominated -- ")
+    assert panel(longer)["dominates"]["what"] == "activations"
 
 
 def total(config, **changes):

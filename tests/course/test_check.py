@@ -175,6 +175,27 @@ def test_function_protects_its_inputs_and_stderr(capsys) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_every_call_gets_copies_of_its_own() -> None:
+    """Whoever empties an argument harms neither the next call nor the instructor's cases."""
+    parts = {"weights": [2.0, 1.0]}
+    cases = [{"parts": parts}, {"parts": parts}]
+
+    def greedy(parts: dict[str, list[float]]) -> float:
+        return parts["weights"].pop() + parts.pop("weights").pop()
+
+    check.function(greedy, cases, [3, 3])
+    check.function(lambda parts: sum(parts["weights"]), cases, greedy)  # the right rule too
+    said = failure(
+        check.function,
+        lambda parts: 4.0,
+        cases,
+        lambda parts: sum(parts["weights"]),
+        wrong={"one too many": lambda parts: 1 + greedy(parts)},
+    )
+    assert said.endswith("Hint: one too many.")
+    assert cases == [{"parts": {"weights": [2.0, 1.0]}}] * 2
+
+
 @pytest.mark.parametrize("result", [None, "12", [12.0], trainmem.simulate()])
 def test_function_must_return_a_number(result: object) -> None:
     said = failure(check.function, lambda states, gpus: result, CASES, divide, name="f")

@@ -192,6 +192,27 @@ def test_busy_server_is_asked_again(ask: Any, status: str) -> None:
     assert len(ask.server.requests) == 3
 
 
+def test_pauses_double_and_vary_by_a_half(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that many clients of a server that falls over don't come back all at once."""
+    pauses: list[float] = []
+    varied: list[tuple[float, float]] = []
+
+    async def sleep(seconds: float, *_: object) -> None:
+        pauses.append(seconds)
+
+    def uniform(low: float, high: float) -> float:
+        varied.append((low, high))
+        return (low, high, 1.0, 1.0)[len(varied) - 1]
+
+    monkeypatch.setattr("trainmem.remote.asyncio.sleep", sleep)
+    monkeypatch.setattr("trainmem.remote.random.uniform", uniform)
+    with pytest.raises(Refused):
+        ask(reply(b"", "503 Busy"), retries=4)
+    assert varied == [(0.5, 1.5)] * 4
+    assert pauses == pytest.approx([0.5 * 0.2, 1.5 * 0.4, 0.8, 1.6])
+    assert len(ask.server.requests) == 5
+
+
 def test_broken_connection_is_tried_again(ask: Any) -> None:
     cut = reply(GOOD[:500], Content_Length=str(len(GOOD)))
     assert ask(hang_up, cut, reply(GOOD)).fits
