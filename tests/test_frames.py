@@ -168,9 +168,7 @@ def drawn(monkeypatch):
     """Count the backgrounds that are drawn: pictures whole, not what moves in them."""
     log = []
     draw = FigureCanvasAgg.draw
-    monkeypatch.setattr(
-        FigureCanvasAgg, "draw", lambda canvas: log.append(canvas) or draw(canvas)
-    )
+    monkeypatch.setattr(FigureCanvasAgg, "draw", lambda canvas: log.append(canvas) or draw(canvas))
     return log
 
 

@@ -49,9 +49,7 @@ def test_the_published_sentence(reference):
 
 
 def test_states_that_equal_the_activations_dominate():
-    s = simulate(
-        model_params_b=0.033, num_gpus=1, micro_batch=4, seq_length=1000, hidden_dim=1000
-    )
+    s = simulate(model_params_b=0.033, num_gpus=1, micro_batch=4, seq_length=1000, hidden_dim=1000)
     assert s.components.states == s.components.activations == 528e6
     assert s.verdict.startswith("model-state-dominated -- ")
     assert "Model-state-dominated: " in s.banner
