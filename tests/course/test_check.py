@@ -33,6 +33,15 @@ def test_number_within_tolerance_passes(answer, capsys) -> None:
     assert capsys.readouterr().out == "✓ states\n"
 
 
+def test_number_beyond_tolerance_fails() -> None:
+    for answer in (99.01, 101.0):
+        check.number(answer, 100)
+    for answer in (98.9, 101.1):
+        assert failure(check.number, answer, 100) == f"answer: {answer:g} is not right."
+        check.number(answer, 100, tolerance=0.02)
+        failure(check.number, answer, 100, tolerance=1e-6)
+
+
 @pytest.mark.parametrize(
     ("answer", "hint"),
     [
@@ -146,6 +155,14 @@ def test_function_takes_values_for_wrong_turns_too() -> None:
         wrong={"no": [8, 7], "states_not_divided": [8, 8]},
     )
     assert "Hint: at this stage" in said
+    said = failure(
+        check.function,
+        lambda states, gpus: states,
+        CASES[:2],
+        [8, 4],
+        wrong={"a": [8, 8], "b": [8, 8]},
+    )
+    assert said.endswith("Hint: a.")  # of several the first
     with pytest.raises(ValueError, match="1 values for 2 cases"):
         check.function(divide, CASES[:2], [8])
 
@@ -165,13 +182,27 @@ def notebook_cell(source: str) -> dict[str, object]:
     exec(compile(source, "cell", "exec"), names)
     return names
 
+    def helped(states: float, gpus: int) -> float:
+        return broken(states, gpus)
+
+    line = helped.__code__.co_firstlineno + 1  # where the student's own function was
+    assert f"(line {line} of its cell)" in failure(check.function, helped, CASES, divide)
+
+    def talks(states: float, gpus: int) -> float:
+        raise ValueError("x" * 10_000)
+
+    assert len(failure(check.function, talks, CASES, divide)) < 300
+
 
 def test_function_protects_its_inputs_and_stderr(capsys) -> None:
     def greedy(parts: dict[str, float]) -> float:
         warnings.warn("nbgrader would count this", stacklevel=1)
         return parts.pop("weights")
 
-    check.function(greedy, [{"parts": {"weights": 2.0}}], lambda parts: parts["weights"])
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        check.function(greedy, [{"parts": {"weights": 2.0}}], lambda parts: parts["weights"])
+    assert heard == []
     assert capsys.readouterr().err == ""
 
 
