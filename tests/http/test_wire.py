@@ -111,6 +111,7 @@ def change(answer: dict[str, Any], where: str, value: Any) -> bytes:
         ("outputs.per_gpu_total_gb", float("nan"), "not JSON: it has no NaN"),
         ("outputs.per_gpu_total_gb", 10**400, "is not a finite number"),
         ("outputs.weights_per_gpu_gb", 5.0, "16.0 is not the sum of its parts, 19.000"),
+        ("outputs.weights_per_gpu_gb", 2.005, "16.0 is not the sum of its parts, 16.005"),
         ("outputs.min_gpus_to_fit", 2.5, "2.5 is not a whole number from 0 up, or null"),
         ("outputs.min_gpus_to_fit", 0, "0 is not a GPU count"),
         ("outputs.global_batch", 32.0, "outputs.global_batch: 32.0 is not a whole number"),
@@ -196,6 +197,22 @@ def test_compare_lists_every_difference() -> None:
     ]
     assert "outputs.bytes_per_param: 16.0 here, 18.0 there" in str(result)
     assert "profile.mem_vs_seq: 2 of 48 points differ" in str(result)
+
+
+def test_rounding_is_no_difference_and_the_last_digit_is_one(published: dict[str, Any]) -> None:
+    answer = copy.deepcopy(published)
+    answer["outputs"]["weights_per_gpu_gb"] = 2.002  # each part may be rounded by half a digit
+    result = compare(simulate(), decode(json.dumps(answer).encode(), TrainingConfig()))
+    assert [str(d) for d in result.differences] == [
+        "outputs.weights_per_gpu_gb: 2.0 here, 2.002 there"
+    ]
+    large = TrainingConfig(model_params_b=100_000, num_gpus=1)  # over a petabyte
+    local = simulate(large)
+    theirs = json.loads(encode(local))
+    total = theirs["outputs"]["per_gpu_total_gb"] + 0.001
+    theirs["outputs"]["per_gpu_total_gb"] = theirs["profile"]["per_gpu_gb"] = total
+    result = compare(local, decode(json.dumps(theirs).encode(), large))
+    assert [d.field for d in result.differences] == ["outputs.per_gpu_total_gb"]
 
 
 def test_a_model_too_small_to_show_keeps_its_sweep() -> None:
