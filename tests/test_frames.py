@@ -96,6 +96,10 @@ def test_only_an_architecture_has_the_band_of_the_card(renderer, theme):
         shown = pixels(frame(renderer, simulate(**request), width=900, ratio=2, theme=theme))
         part = np.mean((shown == band).all(axis=-1))  # its colour is also that of soft edges
         assert part > 0.03 if has else part < 0.003
+        found = {tuple(color) for color in shown.reshape(-1, 3)}
+        assert found <= {tuple(color) for color in palette(theme, card=has).astype(int)}
+        plain = {tuple(color) for color in palette(theme).astype(int)}
+        assert (found <= plain) is not has  # its lines and rim have edges of their own
     assert len(palette(theme, card=True)) <= 256
     assert len(palette(theme)) < len(palette(theme, card=True))
 

@@ -447,6 +447,7 @@ def test_what_was_changed_since_is_kept():
     m.seq_length = 512
     m.architecture = ""
     assert m.seq_length == 512
+    m.seq_length = 4096
     m.update(architecture="GPT-2", seq_length=1024)  # asked for, not only all that it takes
     m.architecture = ""
     assert m.seq_length == 1024

@@ -34,12 +34,13 @@ def test_number_within_tolerance_passes(answer, capsys) -> None:
 
 
 def test_number_beyond_tolerance_fails() -> None:
-    for answer in (99.01, 101.0):
-        check.number(answer, 100)
-    for answer in (98.9, 101.1):
-        assert failure(check.number, answer, 100) == f"answer: {answer:g} is not right."
-        check.number(answer, 100, tolerance=0.02)
-        failure(check.number, answer, 100, tolerance=1e-6)
+    for given_number in (99.01, 101.0):
+        check.number(given_number, 100)
+    for given_number in (98.9, 101.1):
+        said = failure(check.number, given_number, 100)
+        assert said == f"answer: {given_number:g} is not right."
+        check.number(given_number, 100, tolerance=0.02)
+        failure(check.number, given_number, 100, tolerance=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_function_takes_values_for_wrong_turns_too() -> None:
         [8, 4],
         wrong={"a": [8, 8], "b": [8, 8]},
     )
-    assert said.endswith("Hint: a.")  # of several the first
+    assert said.endswith("Hint: a; or b.")  # several lead there
     with pytest.raises(ValueError, match="1 values for 2 cases"):
         check.function(divide, CASES[:2], [8])
 
@@ -182,12 +183,8 @@ def notebook_cell(source: str) -> dict[str, object]:
     exec(compile(source, "cell", "exec"), names)
     return names
 
-    def helped(states: float, gpus: int) -> float:
-        return broken(states, gpus)
 
-    line = helped.__code__.co_firstlineno + 1  # where the student's own function was
-    assert f"(line {line} of its cell)" in failure(check.function, helped, CASES, divide)
-
+def test_function_cuts_what_the_student_raised() -> None:
     def talks(states: float, gpus: int) -> float:
         raise ValueError("x" * 10_000)
 

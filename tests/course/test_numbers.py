@@ -243,13 +243,14 @@ def notebook(source: object, table: object) -> Notebook:
 def test_only_assignments_in_code_change() -> None:
     source = "A = 1  # one\n  A = 2\nAB = A = 1\nif A == 1: pass\nB = 'x#y'\nprint(A, B)"
     given = notebook(source, {"g": [{"A": [5, None, True], "B": "z"}]})
+    given["cells"][0]["execution_count"] = 7
     before = copy.deepcopy(given)
     code, words = course.seeded(given, 1)["cells"]
     new = "[5, None, True]"
     assert text(code) == (
         f"A = {new}  # one\n  A = {new}\nAB = A = 1\nif A == 1: pass\nB = 'z'\nprint(A, B)"
     )
-    assert code["outputs"] == []
+    assert (code["outputs"], code["execution_count"]) == ([], None)  # those of other numbers
     assert words == before["cells"][1]
     assert given == before
 
@@ -285,3 +286,20 @@ def test_bad_files_get_one_line(tmp_path: Path, capsys, content: bytes) -> None:
     assert course.main(["--seed", "1", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"{path}: not ")
     assert course.main(["--seed", "1", str(tmp_path / "none.ipynb")]) == 2
+
+
+def test_sizes_are_bounded(tmp_path: Path, capsys, monkeypatch) -> None:
+    path, output = tmp_path / "source.ipynb", tmp_path / "out.ipynb"
+    path.write_text(json.dumps(notebook("A = 1", {"g": [{"A": 2}]})))
+    size = path.stat().st_size
+    for most, status in ((size - 1, 2), (size, 0)):
+        monkeypatch.setattr(course, "MAX_BYTES", most)
+        assert course.main(["--seed", "1", str(path), "-o", str(output)]) == status
+        assert output.exists() == (status == 0)
+    assert "source.ipynb: larger than" in capsys.readouterr().err
+    assert course.main(["--seed", "x" * 200, str(path), "-o", str(output), "--force"]) == 0
+    for seed in ("", "x" * 201):
+        with pytest.raises(SystemExit) as stopped:
+            course.main(["--seed", seed, str(path), "-o", str(output), "--force"])
+        assert stopped.value.code == 2
+        assert f"must be 1 to 200 characters, not {len(seed)}" in capsys.readouterr().err

@@ -440,9 +440,9 @@ def test_a_key_given_twice_is_refused(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(twice)
     for read in (Architecture.from_config, read_config):
-        with pytest.raises(ValueError, match="hidden_size.*twice"):
+        with pytest.raises(ValueError, match=r"hidden_size.*twice"):
             read(path)
-    with pytest.raises(ValueError, match="hidden_size.*twice"):
+    with pytest.raises(ValueError, match=r"hidden_size.*twice"):
         read_config(twice)
 
 
