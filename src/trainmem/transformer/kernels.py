@@ -296,7 +296,7 @@ def embedding(s: Structure) -> Table:
             R("dropped", "dropout", "normed"),
             R("X", "lower", "dropped"),
         )
-    if s.learned_positions:
+    if s.learned_positions and s.kernels != "llm.c":  # which adds them as it looks up
         rows: Table = (
             R("TOKENS", "embedding", "", "embed", "bsh"),
             R("IDS", "fixed", dims="bs:8"),
