@@ -17,6 +17,9 @@ __all__ = ["Change", "changed", "offers", "remedies"]
 GPUS_PER_NODE: Final = 8
 """GPUs of one machine (DGX, HGX): beyond one, offers are whole machines."""
 
+MOST_GPUS: Final = 2048
+"""What people can be told to shard over; beyond it another change is wanted."""
+
 LORA_RANK: Final = 16
 
 
@@ -85,7 +88,7 @@ def offers(
         fewest = limit(model, sharded, "num_gpus")
         for enough in (fewest.surely, fewest.value):
             count = whole_nodes(enough, step)
-            if count is not None and count > config.num_gpus:
+            if count is not None and config.num_gpus < count <= MOST_GPUS:
                 label = f"ZeRO-3 over {grouped(count)} GPUs"
                 yield Offer("zero_stage", 3, label, (("num_gpus", count),))
     for card in GPUS:
