@@ -193,6 +193,35 @@ def test_without_sequence_parallel_norms_stay_whole():
     assert found == pytest.approx(8 * h + 8 + (4 * q + 4 * k + 4 * a + 6 * f) / 4, abs=1)
 
 
+@pytest.mark.parametrize(("dropout", "each"), [(False, 2), (True, 5)])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_megatrons_stored_scores_are_those_of_korthikanti(dropout, each, tp):
+    """§4.1: softmax 2as²b; with dropout its mask as²b and its output 2as²b."""
+    model = replace(MODELS["gpt"], num_kv_heads=16)  # grouped heads would be repeated, too
+    plan = stack("megatron", num_gpus=8, micro_batch=2, seq_length=1024, tp=tp, dropout=dropout)
+
+    def a_layer(plan):
+        deep, shallow = (peak(replace(model, num_layers=n), plan).peak_bytes for n in (12, 8))
+        return (deep - shallow) / 4
+
+    stored = a_layer(replace(plan, attention="eager")) - a_layer(plan)
+    assert stored == pytest.approx(each * 16 * 1024**2 * 2 / tp - 4 * 16 * 1024 * 2 / tp, rel=1e-3)
+    recomputed = replace(plan, attention="eager", checkpointing="selective")
+    assert abs(a_layer(recomputed) - a_layer(replace(plan, checkpointing="selective"))) < 2**20
+
+
+def test_litgpt_keeps_whole_gradients_while_it_accumulates():
+    """A published run of Llama-2-7B, full, bf16, over four A10G of 22.1 GiB: out of memory."""
+    model = architecture("Llama-2-7B")
+    steps = {"num_gpus": 4, "micro_batch": 4, "seq_length": 512}
+    one, four = (peak(model, stack("litgpt", **steps, accumulation=n)).peak_bytes for n in (1, 4))
+    assert one < 22.1 * 2**30 < four
+    whole = 2 * model.num_params * 3 / 4  # what was reduced to a quarter before
+    assert four - one == pytest.approx(whole, rel=0.1)
+    alone = stack("litgpt", num_gpus=1, sharding="none")
+    assert not alone.no_sync
+
+
 def test_a_frozen_base_saves_less_and_a_quantised_one_more():
     plan = stack(
         "litgpt", num_gpus=1, sharding="none", checkpointing="none", lora_rank=8, seq_length=4096
