@@ -44,6 +44,26 @@ def rotary(x: str, out: str) -> Table:
     )
 
 
+def flash(s: Structure, out: str, q: str, k: str, v: str, grouped: bool) -> Table:
+    """Flash attention, whose head sizes are multiples of 8.
+
+    Others are padded in copies, and the output is cut back to size in one more
+    (`pad_last_dim` and `post_process_flash_output` in PyTorch's `attention.cpp`).
+    """
+    op = "flash_grouped" if grouped else "flash"
+    if not s.padded_heads:
+        return (R(out, op, f"{q} {k} {v}"),)
+    low, wide = (tuple(f"{out}.{name}{mark}" for name in "qkv") for mark in "lw")
+    widths = ("bsQ", "bsK" if grouped else "bsQ", "bsK" if grouped else "bsQ")
+    return (
+        *(R(name, "operand", x) for name, x in zip(low, (q, k, v), strict=True)),
+        *(R(w, "routed", x, dims=d) for w, x, d in zip(wide, low, widths, strict=True)),
+        R(out + ".w", op, " ".join(wide)),
+        R("", "end", " ".join(low)),
+        R(out, "routed", out + ".w", dims="bsq"),
+    )
+
+
 def attention(s: Structure) -> Table:
     """From q, k, v to the output `a`.
 
@@ -58,7 +78,7 @@ def attention(s: Structure) -> Table:
         wide = (R("kk", widen, "k", dims="bsq"), R("vv", widen, "v", dims="bsq"))
         k, v = "kk", "vv"
     if kernel == "flash":
-        return (R("a", "flash_grouped" if grouped else "flash", "q k v"),)
+        return flash(s, "a", "q", "k", "v", grouped)
     if kernel == "efficient":
         return (*wide, R("a", "efficient", f"q {k} {v}"))
     score = "bass"  # one number per sequence, head and pair of tokens
@@ -78,7 +98,8 @@ def attention(s: Structure) -> Table:
             R("sc", "batched", "qc ks", dims=score),
             R("mk", "add", "sc bias"),
             R("pr", "softmax", "mk"),
-            R("ao", "batched", f"pr {v}", dims="bsq"),
+            *((R("at", "dropout", "pr"),) if s.dropout else ()),
+            R("ao", "batched", f"{'at' if s.dropout else 'pr'} {v}", dims="bsq"),
             R("", "end", f"{k} qs bias"),
             back,
         )
@@ -165,7 +186,7 @@ def llama_layer(s: Structure) -> Table:
         ]
     rows += [
         R("vp", "linear", "y", "v", "bsk"),
-        R("v", "same" if s.kernel in ("flash", "efficient") else turned, "vp"),
+        R("v", "same" if s.direct_gradients else turned, "vp"),
         R("", "end", "qp kp vp" if not qk_norm else "vp"),
         *rotary("q0", "q"),
         *rotary("k0", "k"),
@@ -187,11 +208,12 @@ def llama_layer(s: Structure) -> Table:
 def gpt2_layer(s: Structure) -> Table:
     """One GPT-2 block with the unfused `gelu_new`."""
     dropped = "dropout" if s.dropout else "same"
+    turned = "" if s.direct_gradients else "kvq" if s.kernel == "flash" else "vq"
     return (
         R("y", "layer_norm", "X", "norm1"),
         R("qkv", "conv1d", "y", "qkv", "bsw"),
         R("q0 k0 v0", "split", "qkv", dims="bsq"),
-        *(R(n, "heads" if s.kernel == "eager" and n != "k" else "same", n + "0") for n in "kvq"),
+        *(R(n, "heads" if n in turned else "same", n + "0") for n in "kvq"),
         *attention(s),
         R("o", "conv1d", "a", "o", "bsh"),
         R("od", dropped, "o"),

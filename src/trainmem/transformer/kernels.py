@@ -16,7 +16,7 @@ llm.c                36h + 4a + 16
 
 from __future__ import annotations
 
-from trainmem.transformer.blocks import Table, rms_norm
+from trainmem.transformer.blocks import Table, flash, rms_norm
 from trainmem.transformer.replay import Row as R
 from trainmem.transformer.states import Structure
 
@@ -26,6 +26,12 @@ SELECTED = {
     "torchtitan": frozenset({"qp", "vp", "a", "g", "u_only", "m"}),
     "compiled": frozenset({"qp", "vp", "a", "g", "u_only"}),
 }
+
+
+def selected(s: Structure) -> frozenset[str]:
+    """Rows that a selective checkpoint keeps: of padded heads, attention's output as it came."""
+    rows = SELECTED.get(s.kernels, frozenset())
+    return rows - {"a"} | {"a.w"} if s.padded_heads and "a" in rows else rows
 
 
 def layer(s: Structure) -> Table:
@@ -114,7 +120,17 @@ def attend(s: Structure) -> Table:
     if s.kernels == "litgpt":  # concatenations around the rotary embedding and the adapters
         *_, last = rows
         rows[-1:] = [R("a0", kernel, last.ins), R("a", "kept", "a0", dims="bsq:4")]
+    if s.padded_heads and s.kernels != "transformer_engine":
+        rows = [part for row in rows for part in padded(s, row)]
     return tuple(rows)
+
+
+def padded(s: Structure, row: R) -> Table:
+    """Write a row of flash attention as PyTorch runs it on padded heads; others as they are."""
+    if row.op not in ("flash", "flash_grouped"):
+        return (row,)
+    q, k, v = row.ins.split()
+    return flash(s, row.out, q, k, v, row.op == "flash_grouped")
 
 
 def norm_of_heads(s: Structure, x: str, out: str, weight: str, stat: str) -> Table:
@@ -250,6 +266,8 @@ def with_adapters(s: Structure, rows: Table) -> Table:
             R(p + "t", "add", f"{p}base {p}s"),
             R(row.out, "like", f"{p}t {p}base"),
         ]
+        if s.kernels in ("transformers", "liger"):  # peft's variable, and the caller's argument
+            out.append(R("", "end", f"{p}c {x}"))
     return tuple(out)
 
 

@@ -278,7 +278,7 @@ def flash(graph: Graph, row: Row, grouped: bool = False) -> None:
 
     def backward(g: Storage) -> Grads:
         grads = [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (q, k, v)]
-        scratch = [graph.new(dims, 4) for dims in (("baRC", "bsq") if grouped else ("baRC",))]
+        scratch = [graph.new(dims, 4) for dims in (("baRC", q.dims) if grouped else ("baRC",))]
         for storage in scratch:
             graph.tape.drop(storage)
         return grads

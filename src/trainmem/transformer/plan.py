@@ -121,7 +121,7 @@ OPTIONS: dict[str, Option] = {
                "torch.utils.checkpoint, non-reentrant; torchtitan, activation_checkpoint.py; "
                "Megatron-Core, recompute_granularity",
                (("none", "none"), ("selective", "selected operations"), ("full", "every layer"),
-                ("every_2nd", "every second layer"))),
+                ("every_2nd", "every second layer, from the second on"))),
         Option("accumulation", 1, "Gradient accumulation", "Micro batches per optimizer step.",
                TORCH, bounds=(1, 65_536)),
         Option("no_sync", False, "Accumulate without reducing",
@@ -136,7 +136,9 @@ OPTIONS: dict[str, Option] = {
         Option("reduce_dtype", "float32", "Gradient reduction type",
                "Type in which FSDP2 mixed precision reduces gradients.",
                FSDP, (("float32", "fp32"), ("bfloat16", "bf16"))),
-        Option("dropout", False, "Dropout", "Dropout above zero (GPT-2, Megatron): masks are kept.",
+        Option("dropout", False, "Dropout",
+               "Dropout above zero: masks are kept. GPT-2 and Megatron drop outputs too, Llama and "
+               "its kin attention weights only, of which flash attention keeps no mask.",
                HF, _ON_OFF),
         Option("varying_lengths", False, "Varying lengths",
                "Sequences of many lengths, `seq_length` the longest: only what is reserved "

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmem.transformer import blocks, heads, kernels
-from trainmem.transformer.kernels import SELECTED
 from trainmem.transformer.ops import OPS
 from trainmem.transformer.replay import (
     GRADIENTS,
@@ -97,6 +96,7 @@ class Micro:
         self.ledger, self.sharding, self.progress, self.adds = ledger, sharding, progress, adds
         self.pending: Storage | None = None  # the head weight's gradient, being summed
         self.arrived = 0
+        self.leaf: Value | None = None  # looked-up tokens that want a gradient
         self.made: tuple[Storage, Storage | None]  # the fused head's gradients
         self.labels: Value  # the shifted labels, of the chunked head
 
@@ -116,7 +116,7 @@ class Micro:
             parameters,
             save=save,
             recompute=recompute,
-            kept=SELECTED.get(ledger.s.kernels, frozenset()) if kept else frozenset(),
+            kept=kernels.selected(ledger.s) if kept else frozenset(),
         )
         graph.collect, graph.trains = self.collect, ledger.s.trains
         graph.adapter_unit = ledger.s.adapter_unit
@@ -175,7 +175,7 @@ class Micro:
             ledger.close("fwd", "forward", high - low + 1, (low, high))
         if self.has_head:
             self.forward_norm()
-        if not s.gpt2:  # the embedding's output was held by the model's own variable
+        if not s.gpt2 and not self.held_input:  # it was held by the model's own variable
             ledger.tape.events += after
         if self.has_head:
             self.forward_loss()
@@ -191,7 +191,7 @@ class Micro:
 
     def kind(self, number: int) -> Layer:
         """Return the kind of a layer, by its number."""
-        if self.ledger.s.every_2nd:
+        if self.ledger.s.every_2nd:  # the second, the fourth, ...
             return self.kinds[number % 2]
         return self.kinds[-1 if number == 1 else 0]
 
@@ -203,7 +203,7 @@ class Micro:
         """
         s = self.ledger.s
         if s.every_2nd:
-            return [Layer(self, False), Layer(self, True)]
+            return [Layer(self, True), Layer(self, False)]
         like_others = Layer(self, s.checkpoint)
         if s.checkpoint or self.embedded.needs or not s.traced:  # tables are of a mean layer
             return [like_others]
@@ -232,6 +232,8 @@ class Micro:
         table = blocks.embedding(s) if s.traced and s.first else kernels.embedding(s)
         lookup = 2 if s.sp and s.first else 1
         self.embed.run(table[:lookup])
+        if s.gpt2 and s.adapted and s.checkpoint:
+            self.hold_leaf()
         if s.split:
             self.sharding.post_forward(ledger.embed_group)
         self.embed.run(table[lookup:])
@@ -239,11 +241,28 @@ class Micro:
         ledger.close("fwd", "embedding")
 
     @property
+    def held_input(self) -> bool:
+        """Whether the first layer's input is such a leaf, which its layer may not keep."""
+        s = self.ledger.s
+        return bool(s.adapted) and s.every_2nd and s.traced and not s.gpt2
+
+    def hold_leaf(self) -> None:
+        """Make GPT-2's looked-up tokens a leaf that wants a gradient, alive until the graph dies.
+
+        So peft does for checkpointing over a frozen embedding (`enable_input_require_grads`).
+        Elsewhere they are the first layer's input, which the checkpoint keeps anyway.
+        """
+        self.leaf = self.embed.env["TOKENS"]
+        self.leaf.needs = True
+        self.ledger.tape.hold(self.leaf.storage, SAVED)
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Constants that live into the backward pass: rotary saves two, checkpoints hold all."""
-        if not self.ledger.s.checkpoint:
+        s = self.ledger.s
+        if not s.checkpoint or (s.every_2nd and s.num_layers == 1):
             return ("COS", "SIN")
-        return ("MASK",) if self.ledger.s.gpt2 else CONSTANTS  # GPT-2's embedding saved IDS
+        return ("MASK",) if s.gpt2 else CONSTANTS  # GPT-2's embedding saved IDS
 
     def forward_norm(self) -> None:
         """Run the final norm; the model's variables go with its return."""
@@ -315,14 +334,16 @@ class Micro:
             core = self.kind(low).core
             following = ledger.layer if low > 1 else ledger.embed_group if s.split else None
             sharding.pre_backward(ledger.layer, following)
-            ledger.tape.events += core if low > 1 else last_use(core)
+            if low == 1 or (low == 2 and s.every_2nd):
+                core = last_use(core, later=self.kind(1).core if low == 2 else [])
+            ledger.tape.events += core
             sharding.post_backward(ledger.layer, self.progress)
             ledger.close(self.phase("layers"), "backward", high - low + 1, (low, high))
         if s.split:
             sharding.pre_backward(ledger.embed_group, None)
         if self.kind(1).entry.needs:
             grad = self.fake(s.residual, ledger.weight_unit)
-            if s.first and s.trains("embed"):
+            if s.first and (s.trains("embed") or self.leaf):
                 self.embedded.grad = grad
                 self.embed.backward()
             else:  # sent to the stage before, or of no use
@@ -332,6 +353,11 @@ class Micro:
         if self.has_head:
             ledger.tape.drop(seed)
             self.head.forget("LOSS")
+        if self.leaf:
+            ledger.tape.drop(self.leaf.gradient)
+            ledger.tape.drop(self.leaf.storage)
+        if self.held_input:
+            ledger.tape.events += self.kinds[-1].after
         ledger.close(self.phase("layers"), "embedding backward and last reduction")
 
     def backward_loss(self, seed: Storage) -> None:
@@ -428,9 +454,13 @@ class Layer:
             graph.backward(recomputed=recomputed)
 
 
-def last_use(core: list[Event]) -> list[Event]:
-    """Return a layer's backward pass with the constants freed where it marked them unused."""
-    return [[size, count or -1, kind] for size, count, kind in core]
+def last_use(core: list[Event], later: list[Event]) -> list[Event]:
+    """Return a layer's backward pass with the constants freed where it marked them unused.
+
+    Not those that the layer whose backward pass comes `later` uses and marks too.
+    """
+    used = {size for size, count, _ in later if not count}
+    return [[size, count or (0 if size in used else -1), kind] for size, count, kind in core]
 
 
 #: Tensors that the root computes and every layer uses.

@@ -57,6 +57,7 @@ def build_config(geometry: Case, seq: int, dropout: float) -> transformers.Pretr
         num_key_value_heads=g["num_kv_heads"],
         intermediate_size=g["ffn_dim"],
         max_position_embeddings=max(seq, 4096),
+        attention_dropout=dropout,
         use_cache=False,
     )
 
@@ -73,6 +74,9 @@ def build_model(geometry: Case, case: Case, device: str) -> torch.nn.Module:
     model.train()
     if case["ckpt"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    if case["ckpt"] == "every_2nd":
+        for layer in layers_of(model)[::2]:
+            layer.gradient_checkpointing = False
     heads.install(model, case["loss"], case["loss_chunk"])
     return add_lora(model, case["lora_rank"], device) if case["lora_rank"] else model
 
