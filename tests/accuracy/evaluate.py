@@ -39,7 +39,7 @@ OPTIMIZERS = {
     "foreach": "adamw_foreach",
     "forloop": "adamw_forloop",
 }
-LOSSES = {"full": "transformers", "chunked": "chunked", "liger": "fused"}
+LOSSES = {"full": "transformers", "liger": "fused"}
 GIB = 2**30
 
 #: Experts of traced Mixtral rows, which do not say.
@@ -101,7 +101,7 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         precision=case["precision"],
         optimizer=OPTIMIZERS.get(case["optim"], case["optim"]),
         attention={"sdpa": "flash"}.get(case["attn"], case["attn"]),
-        loss_head=LOSSES[case.get("loss", "full")],
+        loss_head=LOSSES.get(case.get("loss", "full"), case.get("loss")),
         loss_chunk=case.get("loss_chunk", 1024),
         checkpointing={True: "full", False: "none"}.get(case["ckpt"], case["ckpt"]),
         accumulation=case["accum"],

@@ -295,10 +295,6 @@ def labels(s: Structure, name: str) -> Table:
     return (R("pad", "fixed", dims="bi:8"), shifted)
 
 
-#: Logits as transformers computes them, in the type of the weights.
-LOGITS: Table = (R("LOGITS", "linear", "Y", "head", "bsV"),)
-
-
 def cross_entropy(s: Structure) -> Table:
     """Cross entropy as transformers computes it: an fp32 copy of the logits, log-softmax."""
     return (
@@ -310,19 +306,76 @@ def cross_entropy(s: Structure) -> Table:
     )
 
 
-def held_logits() -> Table:
-    """fp32 logits that the model returns (transformers before 4.45)."""
-    return (R("OUTPUT", "float", "LOGITS"),)
+def held_logits(s: Structure) -> Table:
+    """Logits that the model returns, in fp32 but for GPT-2's (transformers before 4.45)."""
+    return (R("OUTPUT", "same" if s.gpt2 else "float", "LOGITS"),)
 
 
 def held_cross_entropy(s: Structure) -> Table:
-    """Cross entropy of a shifted copy of them."""
+    """Cross entropy of logits and labels without the last token of each sequence.
+
+    Copies, unless one sequence makes them views.
+    """
     return (
-        R("sh", "relayout", "OUTPUT"),
-        *labels(s, "labels"),
-        R("lp", "log_softmax", "sh"),
+        R("sh", "split" if s.single else "routed", "OUTPUT", dims="bjV"),
+        R("labels", "fixed", dims=":0" if s.single else "bj:8"),
+        R("lf", "float" if s.precision == "amp" else "same", "sh"),
+        R("lp", "log_softmax", "lf"),
         R("LOSS", "nll_loss", "lp labels"),
-        R("", "end", "sh pad"),
+        R("", "end", "sh lf labels"),
+    )
+
+
+#: Dimensions of torchtune's eight pieces of a sequence (`num_output_chunks`), first to last.
+PIECES = "01234567"
+
+
+def piece_logits(s: Structure) -> Table:
+    """Logits of a sequence in pieces (`TransformerDecoder.chunked_output` in torchtune).
+
+    A piece of several sequences is copied for its product; autocast has copied it already.
+    """
+    copied = not (s.single or s.precision == "amp")
+    return (
+        *(R(f"h{i}", "split", "Y", dims=f"b{i}h") for i in PIECES),
+        *(
+            row
+            for i in PIECES
+            for row in (
+                *((R(f"c{i}", "copy", f"h{i}"),) if copied else ()),
+                R(f"LOGITS{i}", "linear", f"c{i}" if copied else f"h{i}", "head", f"b{i}V"),
+            )
+        ),
+        R("", "end", " ".join(f"h{i}" for i in PIECES)),
+    )
+
+
+def piece_losses(s: Structure) -> Table:
+    """Cross entropy of fp32 copies of the pieces, summed (`CEWithChunkedOutputLoss`)."""
+    return (
+        R("pad", "fixed", dims="b:8"),
+        R("labels", "fixed", "pad", dims="bs:8"),
+        R("kept", "fixed", dims="bs:1"),
+        R("count", "fixed", "kept", dims=":8"),
+        *(
+            R(f"l{i}", "same", "labels") if s.single else R(f"l{i}", "fixed", dims=f"b{i}:8")
+            for i in PIECES
+        ),
+        R("", "end", "labels"),
+        R("sum", "fixed", dims=":4"),
+        *(
+            row
+            for i in PIECES
+            for row in (
+                R(f"f{i}", "float", f"LOGITS{i}"),
+                R(f"p{i}", "log_softmax", f"f{i}"),
+                R(f"e{i}", "nll_loss", f"p{i} l{i}"),
+                R("", "end", f"f{i}"),
+                R("sum", "add", f"e{i} sum"),
+            )
+        ),
+        R("LOSS", "scale", "sum"),
+        R("", "end", "count"),
     )
 
 

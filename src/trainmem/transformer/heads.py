@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 def contributions(micro: Micro) -> int:
     """How many gradients of the head's weight the engine sums before it is ready."""
     s = micro.ledger.s
-    each = s.loss_head == "chunked" and not micro.ledger.precision.autocast
-    return (len(chunk_letters(micro)) if each else 1) + s.tied
+    uses = 1
+    if not micro.ledger.precision.autocast:  # which sums those of its cast
+        if s.loss_head == "chunked":
+            uses = len(chunk_letters(micro))
+        elif s.pieces:
+            uses = len(blocks.PIECES)
+    return uses + s.tied
 
 
 # ---- chunked ----

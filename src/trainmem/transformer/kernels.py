@@ -16,7 +16,7 @@ llm.c                36h + 4a + 16
 
 from __future__ import annotations
 
-from trainmem.transformer.blocks import Table, flash, rms_norm
+from trainmem.transformer.blocks import Table, flash, piece_logits, rms_norm
 from trainmem.transformer.replay import Row as R
 from trainmem.transformer.states import Structure
 
@@ -298,6 +298,8 @@ def final_norm(s: Structure) -> Table:
 def logits(s: Structure) -> Table:
     """Logits in the type of the weights."""
     rows: Table
+    if s.pieces:
+        return with_adapters(s, piece_logits(s))
     if s.family == "bert":  # a few classes a sequence
         return (R("LOGITS", "routed", "Y", dims="b"),)
     if s.kernels == "transformer_engine":

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmem.transformer.architecture import EXPERTS, TRACED, Architecture
+from trainmem.transformer.blocks import PIECES
 from trainmem.transformer.kernels import SELECTED
 from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import Plan
@@ -171,6 +172,11 @@ def check_kernels(a: Architecture, plan: Plan) -> None:
         raise ValueError(
             "dropout is covered with kernels 'transformers' and 'liger', or framework 'megatron'; "
             f"got kernels {plan.kernels!r}"
+        )
+    if plan.loss_head == "pieces" and plan.wrapping == "split" and in_attention:
+        raise ValueError(
+            "loss_head 'pieces' calls the head once a piece, which is not covered with wrapping "
+            f"'split' and kernels {plan.kernels!r}; use wrapping 'layers'"
         )
     if plan.wrapping == "split" and (a.tie_embeddings or a.family == "gpt2"):
         raise ValueError("wrapping 'split' needs an embedding and a head that are not tied")
@@ -345,8 +351,10 @@ def block_bytes(
         "b": b,
         "s": s,
         "i": s + 1,
+        "j": s - 1,
         "R": -(-s // 128) * 128,
         "E": -(-s // 32) * 32,
+        **{piece: (s + 7 - i) // 8 for i, piece in enumerate(PIECES)},
         "c": chunk,
         "l": chunk,
         "z": last,

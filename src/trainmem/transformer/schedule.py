@@ -290,24 +290,32 @@ class Micro:
         elif s.loss_head == "fused":
             heads.fused_forward(self)
         else:
-            head.run(blocks.LOGITS if s.traced and "head" not in s.adapted else kernels.logits(s))
+            head.run(kernels.logits(s))
             self.logits_at = len(head.nodes)
-        if s.split:
+        if s.pieces:  # the loss is the caller's, outside the model
+            head.forget("Y")
+        if self.apart:
             self.sharding.post_forward(ledger.head_group)
+        if s.pieces:
+            self.sharding.free_buffer()
         if s.loss_head == "transformers":
             head.run(blocks.cross_entropy(s))
-        elif s.loss_head == "held":
-            head.run(blocks.held_logits())
+        elif s.loss_head in ("held", "returned"):
+            head.run(blocks.held_logits(s))
             head.forget("LOGITS")
             head.run(blocks.held_cross_entropy(s))
+        elif s.pieces:
+            head.run(blocks.piece_losses(s))
         elif s.loss_head in kernels.LOSSES:
             head.run(kernels.LOSSES[s.loss_head])
-        head.forget("Y")
-        if not s.split:
+        if not s.pieces:
+            head.forget("Y")
+        if not self.apart:
             self.sharding.post_forward(ledger.head_group)
         self.sharding.free_buffer()
-        if "LOGITS" in head.env:
-            head.forget("LOGITS")
+        for name in list(head.env):
+            if name.startswith("LOGITS") or (name == "OUTPUT" and s.loss_head == "held"):
+                head.forget(name)
         for layer in self.kinds:
             with ledger.tape.recording() as casts:
                 layer.graph.clear_casts()
@@ -353,6 +361,8 @@ class Micro:
         if self.has_head:
             ledger.tape.drop(seed)
             self.head.forget("LOSS")
+            if "OUTPUT" in self.head.env:  # the caller's
+                self.head.forget("OUTPUT")
         if self.leaf:
             ledger.tape.drop(self.leaf.gradient)
             ledger.tape.drop(self.leaf.storage)
@@ -360,17 +370,20 @@ class Micro:
             ledger.tape.events += self.kinds[-1].after
         ledger.close(self.phase("layers"), "embedding backward and last reduction")
 
+    @property
+    def apart(self) -> bool:
+        """Whether the head's weights come and go apart from the loss."""
+        return self.ledger.s.split or self.ledger.s.pieces
+
     def backward_loss(self, seed: Storage) -> None:
         """Loss, head and final norm."""
         ledger, sharding, s = self.ledger, self.sharding, self.ledger.s
-        if not s.split:
+        if not self.apart:
             sharding.pre_backward(ledger.head_group, ledger.layer, gathered=False)
         if s.loss_head not in ("chunked", "fused"):
             self.head.env["LOSS"].grad = ledger.tape.hold(seed)
         self.head.backward(upto=self.logits_at)
-        if "OUTPUT" in self.head.env:  # the caller's, until the next step
-            self.head.forget("OUTPUT")
-        if s.split:
+        if self.apart:
             sharding.pre_backward(ledger.head_group, ledger.layer, gathered=False)
         if s.loss_head == "chunked":
             heads.chunks_backward(self)

@@ -160,6 +160,15 @@ class Structure:
         return self.family == "gpt2"
 
     @property
+    def pieces(self) -> bool:
+        """Whether the loss is torchtune's, to the byte.
+
+        Other stacks' losses in pieces are known by what they save alone (`loss_pieces`).
+        """
+        torchtune = self.kernels in ("transformers", "liger", "torchtitan")
+        return self.loss_head == "pieces" and torchtune and not (self.split or self.parallel)
+
+    @property
     def kernel(self) -> str:
         """Attention kernel: flash has no fp32.
 

@@ -214,7 +214,12 @@ class Step:
         with context:
             self.log.phase = "fwd"
             with autocast(case, self.log.device):
-                loss = self.model(input_ids=self.ids, labels=self.ids).loss
+                outputs = self.model(input_ids=self.ids, labels=self.ids)
+                loss = outputs.loss
+                if case["loss"] == "pieces":
+                    loss = heads.loss_in_pieces(outputs.logits, self.ids)
+                if case["loss"] != "returned":
+                    del outputs
             self.log.phase = "bwd"
             loss.backward()
 
