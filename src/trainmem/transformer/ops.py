@@ -168,8 +168,8 @@ def _product(graph: Graph, row: Row, weight_first: bool) -> None:
     def dw() -> tuple[Value, Storage, str, int]:
         return (w, graph.tape.alloc(w.dims, w.unit, TEMPORARY), w.dims, w.unit)
 
-    # A frozen weight has no gradient and needs no input for it (LoRA). A quantised one is
-    # unpacked for its product, in both directions.
+    # A frozen weight has no gradient and needs no input for it, nor does the input of the first
+    # adapters (LoRA). A quantised weight is unpacked for its product, in both directions.
     packed = graph.quantized and not w.needs and row.weight != "head"
 
     def backward(g: Storage) -> Grads:
@@ -179,14 +179,16 @@ def _product(graph: Graph, row: Row, weight_first: bool) -> None:
             if unpacked:
                 graph.tape.drop(unpacked)
             return grads
-        grads = [dw(), dx()] if weight_first and bias is None else [dx(), dw()]
+        order = (dw, dx) if weight_first and bias is None else (dx, dw)
+        grads = [one() for one in order if one is dw or x.needs]
         if bias is not None:
             grads.append((bias, graph.share(g), out.dims, out.unit))
         return grads
 
     if packed:
         graph.tape.drop(graph.tape.alloc(w.dims, w.unit, TEMPORARY))
-    graph.node((out,), backward, w.storage, *((x.storage,) if w.needs else ()), at=at)
+    saved = [other.storage for v, other in ((x, w), (w, x)) if v.needs]
+    graph.node((out,), backward, *saved, at=at)
     graph.bind(row.out, out)
     for value in (w, x, bias):
         if value is not None:

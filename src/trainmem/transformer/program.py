@@ -163,8 +163,6 @@ def check_kernels(a: Architecture, plan: Plan) -> None:
         raise ValueError(f"kernels 'llm.c' are GPT-2's, got family {a.family!r}")
     if a.family == "gpt2" and plan.kernels not in ("transformers", "llm.c"):
         raise ValueError(f"kernels {plan.kernels!r} are not covered for gpt2; use 'transformers'")
-    if a.family == "gpt2" and plan.lora_rank and plan.loss_head == "chunked":
-        raise ValueError("lora_rank above 0 is not covered for gpt2 with loss_head 'chunked'")
     if a.experts and plan.lora_rank:
         raise ValueError(f"lora_rank {plan.lora_rank} is not covered for a mixture of experts")
     in_attention = plan.kernels in ("transformers", "liger") and a.family != "bert"

@@ -262,7 +262,8 @@ class Micro:
         s = self.ledger.s
         if not s.checkpoint or (s.every_2nd and s.num_layers == 1):
             return ("COS", "SIN")
-        return ("MASK",) if s.gpt2 else CONSTANTS  # GPT-2's embedding saved IDS
+        # GPT-2's embedding saved IDS, if its table of positions is trained.
+        return ("MASK",) if s.gpt2 and s.trains("position") else CONSTANTS
 
     def forward_norm(self) -> None:
         """Run the final norm; the model's variables go with its return."""
