@@ -111,7 +111,7 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         reduce_dtype=case["reduce"] if case["precision"] == "mixed" else "float32",
         dropout=case.get("dropout", 0) > 0,
         lora_rank=case.get("lora_rank", 0),
-        lora_targets="all",  # of the layers, as the tracer adapts them
+        lora_targets=case.get("lora_targets", "all"),
     )
     return arch, plan
 

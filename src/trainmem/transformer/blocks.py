@@ -319,10 +319,10 @@ def held_cross_entropy(s: Structure) -> Table:
     return (
         R("sh", "split" if s.single else "routed", "OUTPUT", dims="bjV"),
         R("labels", "fixed", dims=":0" if s.single else "bj:8"),
-        R("lf", "float" if s.precision == "amp" else "same", "sh"),
-        R("lp", "log_softmax", "lf"),
-        R("LOSS", "nll_loss", "lp labels"),
-        R("", "end", "sh lf labels"),
+        R("lp", "log_softmax", "sh"),
+        R("lf", "float" if s.precision == "amp" else "same", "lp"),
+        R("LOSS", "nll_loss", "lf labels"),
+        R("", "end", "sh lp labels"),
     )
 
 
@@ -362,19 +362,18 @@ def piece_losses(s: Structure) -> Table:
             for i in PIECES
         ),
         R("", "end", "labels"),
-        R("sum", "fixed", dims=":4"),
         *(
             row
-            for i in PIECES
+            for n, i in enumerate(PIECES)
             for row in (
                 R(f"f{i}", "float", f"LOGITS{i}"),
                 R(f"p{i}", "log_softmax", f"f{i}"),
                 R(f"e{i}", "nll_loss", f"p{i} l{i}"),
                 R("", "end", f"f{i}"),
-                R("sum", "add", f"e{i} sum"),
+                R(f"s{n}", "add", f"s{n - 1} e{i}") if n else R("s0", "add_constant", f"e{i}"),
             )
         ),
-        R("LOSS", "scale", "sum"),
+        R("LOSS", "scale", f"s{len(PIECES) - 1}"),
         R("", "end", "count"),
     )
 
