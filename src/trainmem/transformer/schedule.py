@@ -6,6 +6,7 @@ the middle layers of a deep model are one segment with a count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from trainmem.transformer import blocks, heads, kernels
@@ -94,8 +95,8 @@ class Micro:
     ) -> None:
         self.has_head = ledger.s.last if head is None else head
         self.ledger, self.sharding, self.progress, self.adds = ledger, sharding, progress, adds
-        self.pending: Storage | None = None  # the head weight's gradient, being summed
-        self.arrived = 0
+        self.pending: dict[str, Storage] = {}  # gradients of the head, being summed
+        self.arrived: Counter[str] = Counter()
         self.leaf: Value | None = None  # looked-up tokens that want a gradient
         self.made: tuple[Storage, Storage | None]  # the fused head's gradients
         self.labels: Value  # the shifted labels, of the chunked head
@@ -140,15 +141,19 @@ class Micro:
         if s.framework == "megatron":  # added to the main gradient
             tape.drop(g)
             return
-        if name == "head.weight" or (s.tied and name == "embed"):
-            self.arrived += 1
-            if self.pending is not None:
-                total = tape.alloc("Vh", self.ledger.weight_unit, GRADIENTS)
-                tape.drop(self.pending)
+        if s.tied and name == "embed":
+            name = "head.weight"
+        uses = heads.contributions(self, name)
+        if uses > 1:
+            self.arrived[name] += 1
+            if name in self.pending:
+                unit = s.adapter_unit if ".lora_" in name else self.ledger.weight_unit
+                total = tape.alloc("".join(self.ledger.named[name]), unit, GRADIENTS)
+                tape.drop(self.pending[name])
                 tape.drop(g)
                 g = total
-            self.pending = g
-            if self.arrived < heads.contributions(self):
+            self.pending[name] = g
+            if self.arrived[name] < uses:
                 return
         if s.fsdp:
             adds = self.progress.whole_exists and not self.sharding.accumulates_whole
@@ -192,7 +197,7 @@ class Micro:
     def kind(self, number: int) -> Layer:
         """Return the kind of a layer, by its number."""
         if self.ledger.s.every_2nd:  # the second, the fourth, ...
-            return self.kinds[number % 2]
+            return self.kinds[number % len(self.kinds)]
         return self.kinds[-1 if number == 1 else 0]
 
     def kinds_of_layers(self) -> list[Layer]:
@@ -203,7 +208,7 @@ class Micro:
         """
         s = self.ledger.s
         if s.every_2nd:
-            return [Layer(self, True), Layer(self, False)]
+            return [Layer(self, True), Layer(self, False)][s.num_layers == 1 :]
         like_others = Layer(self, s.checkpoint)
         if s.checkpoint or self.embedded.needs or not s.traced:  # tables are of a mean layer
             return [like_others]
