@@ -44,23 +44,23 @@ def rotary(x: str, out: str) -> Table:
     )
 
 
-def flash(s: Structure, out: str, q: str, k: str, v: str, grouped: bool) -> Table:
-    """Flash attention, whose head sizes are multiples of 8.
+def flash(s: Structure, row: R) -> Table:
+    """Write a row of flash attention, whose head sizes are multiples of 8; others as they are.
 
-    Others are padded in copies, and the output is cut back to size in one more
-    (`pad_last_dim` and `post_process_flash_output` in PyTorch's `attention.cpp`).
+    Other sizes are padded in copies, and the output is cut back in one more (`pad_last_dim` and
+    `post_process_flash_output` in PyTorch's `attention.cpp`).
     """
-    op = "flash_grouped" if grouped else "flash"
-    if not s.padded_heads:
-        return (R(out, op, f"{q} {k} {v}"),)
-    low, wide = (tuple(f"{out}.{name}{mark}" for name in "qkv") for mark in "lw")
-    widths = ("bsQ", "bsK" if grouped else "bsQ", "bsK" if grouped else "bsQ")
+    if not s.padded_heads or row.op not in ("flash", "flash_grouped"):
+        return (row,)
+    low, wide = (tuple(f"{row.out}.{name}{mark}" for name in "qkv") for mark in "lw")
+    others = "bsK" if row.op == "flash_grouped" else "bsQ"
+    widths = ("bsQ", others, others)
     return (
-        *(R(name, "operand", x) for name, x in zip(low, (q, k, v), strict=True)),
+        *(R(name, "operand", x) for name, x in zip(low, row.ins.split(), strict=True)),
         *(R(w, "routed", x, dims=d) for w, x, d in zip(wide, low, widths, strict=True)),
-        R(out + ".w", op, " ".join(wide)),
+        R(row.out + ".w", row.op, " ".join(wide)),
         R("", "end", " ".join(low)),
-        R(out, "routed", out + ".w", dims="bsq"),
+        R(row.out, "routed", row.out + ".w", dims="bsq"),
     )
 
 
@@ -78,7 +78,7 @@ def attention(s: Structure) -> Table:
         wide = (R("kk", widen, "k", dims="bsq"), R("vv", widen, "v", dims="bsq"))
         k, v = "kk", "vv"
     if kernel == "flash":
-        return flash(s, "a", "q", "k", "v", grouped)
+        return flash(s, R("a", "flash_grouped" if grouped else "flash", "q k v"))
     if kernel == "efficient":
         return (*wide, R("a", "efficient", f"q {k} {v}"))
     score = "bass"  # one number per sequence, head and pair of tokens

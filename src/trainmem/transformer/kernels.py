@@ -120,17 +120,9 @@ def attend(s: Structure) -> Table:
     if s.kernels == "litgpt":  # concatenations around the rotary embedding and the adapters
         *_, last = rows
         rows[-1:] = [R("a0", kernel, last.ins), R("a", "kept", "a0", dims="bsq:4")]
-    if s.padded_heads and s.kernels != "transformer_engine":
-        rows = [part for row in rows for part in padded(s, row)]
+    if s.kernels != "transformer_engine":  # the others call PyTorch's
+        rows = [part for row in rows for part in flash(s, row)]
     return tuple(rows)
-
-
-def padded(s: Structure, row: R) -> Table:
-    """Write a row of flash attention as PyTorch runs it on padded heads; others as they are."""
-    if row.op not in ("flash", "flash_grouped"):
-        return (row,)
-    q, k, v = row.ins.split()
-    return flash(s, row.out, q, k, v, row.op == "flash_grouped")
 
 
 def norm_of_heads(s: Structure, x: str, out: str, weight: str, stat: str) -> Table:

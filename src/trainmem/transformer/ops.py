@@ -319,9 +319,10 @@ def batched(graph: Graph, row: Row) -> None:
     out = graph.make(row.dims, a.unit)
 
     def backward(g: Storage) -> Grads:
-        return [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (b, a)][::-1]
+        grads = [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (b, a) if t.needs]
+        return grads[::-1]
 
-    graph.node((out,), backward, a.storage, b.storage)
+    graph.node((out,), backward, *(t.storage for t, other in ((a, b), (b, a)) if other.needs))
     graph.bind(row.out, out)
     graph.release(a)
     graph.release(b)

@@ -375,7 +375,7 @@ def block_bytes(
         if isinstance(what, str):
             elements = product(what)
             if how == "8bit" and elements < MIN_8BIT:  # kept in fp32, which needs no scales
-                elements, unit = (elements, 4) if unit == 1 else (0, 4)
+                elements = 4 * elements if unit == 1 else 0
         else:
             shards = 0.0
             for rows, cols in what:

@@ -304,16 +304,7 @@ class Micro:
             self.sharding.post_forward(ledger.head_group)
         if s.pieces:
             self.sharding.free_buffer()
-        if s.loss_head == "transformers":
-            head.run(blocks.cross_entropy(s))
-        elif s.loss_head in ("held", "returned"):
-            head.run(blocks.held_logits(s))
-            head.forget("LOGITS")
-            head.run(blocks.held_cross_entropy(s))
-        elif s.pieces:
-            head.run(blocks.piece_losses(s))
-        elif s.loss_head in kernels.LOSSES:
-            head.run(kernels.LOSSES[s.loss_head])
+        self.run_loss()
         if not s.pieces:
             head.forget("Y")
         if not self.apart:
@@ -329,6 +320,20 @@ class Micro:
             ledger.tape.events += net(casts, times)
         head.clear_casts()
         ledger.close("fwd", "final norm, logits and loss")
+
+    def run_loss(self) -> None:
+        """Run what comes between logits and loss."""
+        head, s = self.head, self.ledger.s
+        if s.loss_head == "transformers":
+            head.run(blocks.cross_entropy(s))
+        elif s.loss_head in ("held", "returned"):
+            head.run(blocks.held_logits(s))
+            head.forget("LOGITS")
+            head.run(blocks.held_cross_entropy(s))
+        elif s.pieces:
+            head.run(blocks.piece_losses(s))
+        elif s.loss_head in kernels.LOSSES:
+            head.run(kernels.LOSSES[s.loss_head])
 
     # ---- backward ----
     def backward(self) -> None:
@@ -366,15 +371,19 @@ class Micro:
         sharding.free_reduced()
         if self.has_head:
             ledger.tape.drop(seed)
-            self.head.forget("LOSS")
-            if "OUTPUT" in self.head.env:  # the caller's
-                self.head.forget("OUTPUT")
+            for name in list(self.head.env):  # the loss, and the output if the caller kept it
+                self.head.forget(name)
+        self.free_graph()
+        ledger.close(self.phase("layers"), "embedding backward and last reduction")
+
+    def free_graph(self) -> None:
+        """Let the graph's leaves go, which die with the loss."""
+        ledger = self.ledger
         if self.leaf:
             ledger.tape.drop(self.leaf.gradient)
             ledger.tape.drop(self.leaf.storage)
         if self.held_input:
             ledger.tape.events += self.kinds[-1].after
-        ledger.close(self.phase("layers"), "embedding backward and last reduction")
 
     @property
     def apart(self) -> bool:
