@@ -43,7 +43,7 @@ export type Panel = {
   footer: string;
   python: string;
   curl: string;
-  fixes: { field: string; value: number; label: string; gb: string }[];
+  fixes: { offer: string; items: { label: string; changes: Record<string, unknown> }[] }[];
   cards: { title: string; value: string; unit: string; note: string }[];
   table: [string, string][];
 };

@@ -716,8 +716,8 @@ function show(model, el, link) {
       .every(([name, value]) => name === "gpu" || model.get(name) === value));
     custom.hidden = same !== undefined;
     if (!INPUTS.some(link.pending)) assign(preset, same?.name ?? "");
-    write(alert, error);
-    alert.hidden = error === "";
+    write(alert, `${error} ${model.get("_undrawn") ?? ""}`.trim());
+    alert.hidden = alert.textContent === "";
     write(headline, panel.headline);
     write(sentence, panel.banner);
     paintFixes(panel);
@@ -789,11 +789,10 @@ function show(model, el, link) {
     const now = JSON.stringify([panel.grade, panel.fixes]);
     if (now === shownFixes) return; // a button under the finger stays the same button
     shownFixes = now;
-    let label = panel.fixes.length ? "Fits with" : "";
-    if (!label && panel.grade === "does not fit") label = "No single change fits";
-    fixes.replaceChildren(make("span", {}, label), ...panel.fixes.map((fix) =>
-      button(`${fix.label} → ${fix.gb}`, () => change({ [fix.field]: fix.value,
-        ...(fix.field === "gpu_memory_gb" && { gpu: fix.label }) }))), undo);
+    const chips = panel.fixes.flatMap(({ offer, items }) => [make("span", {}, offer),
+      ...items.map((fix) => button(fix.label, () => change(fix.changes)))]);
+    const none = panel.grade === "does not fit" ? "No single change fits" : "";
+    fixes.replaceChildren(...(chips.length ? chips : [make("span", {}, none)]), undo);
   }
 
   /** @param {Panel} panel */
@@ -835,6 +834,17 @@ function show(model, el, link) {
     if (figure.style.aspectRatio !== ratio) figure.style.aspectRatio = ratio;
   }
 
+  /** Show a picture, or none where it could not be drawn: an old one would be wrong.
+   * @param {HTMLImageElement} node @param {DataView} bytes @param {number} [size] */
+  function put(node, bytes, size) {
+    node.hidden = !bytes.byteLength || size === 0;
+    if (!node.hidden) node.src = dataUrl(bytes, size);
+    else {
+      node.removeAttribute("src");
+      if (node === image) good = "";
+    }
+  }
+
   /** @param {Message} content @param {DataView} bytes */
   function frame(content, bytes) {
     const { id = 0, draft = false } = content;
@@ -842,7 +852,7 @@ function show(model, el, link) {
       (id === shown.id && draft && !shown.draft && shown.key === content.key);
     if (stale || !bytes) return;
     place(bytes);
-    image.src = dataUrl(bytes, content.size);
+    put(image, bytes, content.size);
     image.dataset.frame = String(id);
     Object.assign(shown, { id, draft, key: content.key });
     if (!draft) askTime();
@@ -859,7 +869,7 @@ function show(model, el, link) {
   function showTime(content, bytes) {
     if (content.key !== key() || signal.aborted || !bytes) return;
     Object.assign(timed, { id: content.id, key: content.key });
-    steps.src = dataUrl(bytes);
+    put(steps, bytes);
     steps.alt = content.alt ?? "";
   }
 
@@ -915,7 +925,7 @@ function show(model, el, link) {
     .addEventListener?.("change", measureSoon, { signal });
 
   // -- the model speaks
-  const watched = [...INPUTS, "_panel", "_alt", "_undo", "_remote", "error"].map((n) => `change:${n}`);
+  const watched = [...INPUTS, "_panel", "_alt", "_undrawn", "_undo", "_remote", "error"].map((n) => `change:${n}`);
   for (const event of watched) model.on(event, paint);
   const saved = model.get("_frame");
   if (saved?.byteLength) { // a reopened notebook shows its last picture

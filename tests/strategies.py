@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from trainmem import FIELDS, TrainingConfig
+from trainmem import FIELDS, OPTIONS, TrainingConfig
 from trainmem.config import Field
+from trainmem.transformer import STACKS, Option, Plan, stack
 
 
 def values(field: Field) -> st.SearchStrategy[int | float]:
@@ -39,3 +41,24 @@ def everyday(**fixed: st.SearchStrategy[object]) -> st.SearchStrategy[TrainingCo
         "hidden_dim": st.sampled_from([64, 1024, 4096, 16_384]),
     }
     return configs(**usual | fixed)
+
+
+def option_values(option: Option) -> st.SearchStrategy[object]:
+    """Any value of an option that people may choose."""
+    if option.choices:
+        return st.sampled_from([value for value, _ in option.choices])
+    low, high = option.bounds
+    small = [n for n in (1, 2, 3, 4, 8, 16, 64, 512, 4096) if low <= n <= high]
+    return st.sampled_from([*small, low])
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Any valid plan: a stack, and options of its own as far as they go with it and each other."""
+    plan = stack(draw(st.sampled_from(sorted(STACKS))))
+    for name in draw(st.lists(st.sampled_from(sorted(OPTIONS)), max_size=8, unique=True)):
+        try:
+            plan = replace(plan, **{name: draw(option_values(OPTIONS[name]))})
+        except ValueError:
+            continue
+    return plan

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -314,3 +315,38 @@ def test_a_missing_extra_names_the_pip_command(cli, monkeypatch, command, module
     status, out, err = cli(*command)
     assert (status, out) == (3, "")
     assert f"pip install 'trainmem[{extra}]'" in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("simulate", 0),
+        ("simulate --num-gpus 1 --json", 1),
+        ("--help", 0),
+        ("--version", 0),
+    ],
+)
+@pytest.mark.parametrize("options", ["", "-u"])
+def test_who_stops_reading_is_no_error(command, status, options):
+    script = f"sleep 0.2; {sys.executable} {options} -m trainmem {command}; echo $? >&2"
+    done = subprocess.run(  # the reader is gone before anything is written
+        ["bash", "-c", f"({script}) | true"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == f"{status}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_named():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "trainmem", "simulate"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    problem = "cannot write to stdout: No space left on device"
+    assert (done.returncode, done.stderr) == (3, f"trainmem: error: {problem}\n")
+
+
+def test_a_bad_variable_of_the_environment_is_bad_input(cli, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://[")
+    status, out, err = cli("simulate", "--remote", "https://a.example")
+    assert (status, out) == (2, "")
+    assert err == "trainmem: error: HTTPS_PROXY: 'http://[' is not the address of a proxy\n"

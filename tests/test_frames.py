@@ -13,13 +13,14 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 from trainmem import preset, simulate
 from trainmem.drawing.style import COLORS
-from trainmem.figure import THEMES, frame_size, plot
+from trainmem.figure import THEMES, PictureFigure, draw_gpu_sweep, frame_size, plot
 from trainmem.frames import FRAMES, FrameRenderer, _Surface, palette
 
 REQUESTS = {
@@ -95,6 +96,10 @@ def test_only_an_architecture_has_the_band_of_the_card(renderer, theme):
         shown = pixels(frame(renderer, simulate(**request), width=900, ratio=2, theme=theme))
         part = np.mean((shown == band).all(axis=-1))  # its colour is also that of soft edges
         assert part > 0.03 if has else part < 0.003
+        found = {tuple(color) for color in shown.reshape(-1, 3)}
+        assert found <= {tuple(color) for color in palette(theme, card=has).astype(int)}
+        plain = {tuple(color) for color in palette(theme).astype(int)}
+        assert (found <= plain) is not has  # its lines and rim have edges of their own
     assert len(palette(theme, card=True)) <= 256
     assert len(palette(theme)) < len(palette(theme, card=True))
 
@@ -162,17 +167,57 @@ def test_bad_view_is_named(renderer, view, message):
     frame(renderer, simulate())  # and nothing is broken by it
 
 
-def test_caches_are_bounded(renderer):
-    for width in range(300, 312):
-        frame(renderer, simulate(), width=width)
-    assert len(renderer._surfaces) <= 4
-    for capacity in np.geomspace(1, 50_000, 30):
-        frame(renderer, simulate(gpu_memory_gb=capacity))
-    held = sum(
-        len(surface.backgrounds) * surface.canvas.buffer_rgba().nbytes
-        for surface in renderer._surfaces.values()
-    )
-    assert held <= 4 * 16_000_000
+@pytest.fixture
+def drawn(monkeypatch):
+    """Count the backgrounds that are drawn: pictures whole, not what moves in them."""
+    log = []
+    draw = FigureCanvasAgg.draw
+    monkeypatch.setattr(FigureCanvasAgg, "draw", lambda canvas: log.append(canvas) or draw(canvas))
+    return log
+
+
+def test_figures_are_kept_for_the_last_few_sizes(renderer, drawn):
+    for width in (300, 301, 302, 303, 300, 304):
+        frame(renderer, simulate(num_gpus=8 + len(drawn)), width=width)
+    assert len(renderer._surfaces) == 4
+    born = len(set(drawn))
+    assert born == 5
+    for width in (302, 303, 304, 300):  # 301 made room: it was used longest ago
+        frame(renderer, simulate(num_gpus=64), width=width)
+    assert len(set(drawn)) == born
+    frame(renderer, simulate(num_gpus=64), width=301)
+    assert len(set(drawn)) == born + 1
+
+
+def test_backgrounds_are_kept_to_a_limit(renderer, drawn):
+    """Some 16 MB for each size, and those used last."""
+
+    def show(capacity):
+        # Another request with the same axes, so that no finished frame is given again.
+        frame(renderer, simulate(gpu_memory_gb=capacity, seq_length=512 + len(drawn)), ratio=2)
+
+    size = 4 * 880 * 1000
+    many = [10 * 4**i for i in range(6)]
+    for capacity in many:
+        show(capacity)
+    assert len(drawn) == len(many)  # axes differ by the card's size
+    (surface,) = renderer._surfaces.values()
+    assert 16_000_000 - size < len(surface.backgrounds) * size <= 16_000_000
+    show(many[-4])
+    assert len(drawn) == len(many)  # still there
+    show(many[0])  # makes room where it is needed: not the one just used
+    assert len(drawn) == len(many) + 1
+    show(many[-4])
+    assert len(drawn) == len(many) + 1
+    show(many[-3])
+    assert len(drawn) == len(many) + 2
+
+
+def test_a_picture_larger_than_the_limit_has_one_background(renderer, drawn):
+    for capacity in (10, 40, 160):
+        frame(renderer, simulate(gpu_memory_gb=capacity), width=2000, ratio=4)
+    (surface,) = renderer._surfaces.values()
+    assert len(surface.backgrounds) == 1
 
 
 def test_close_frees_and_render_starts_afresh(renderer):
@@ -203,11 +248,16 @@ ODD = {
     "figure.autolayout": True, "figure.facecolor": "red", "figure.edgecolor": "red",
     "figure.frameon": False, "figure.subplot.left": 0.4, "text.color": "red",
     "text.antialiased": False, "text.parse_math": False, "savefig.dpi": 30,
+    "savefig.facecolor": "red", "savefig.edgecolor": "red", "savefig.bbox": "tight",
+    "savefig.pad_inches": 1, "savefig.transparent": True, "savefig.format": "svg",
+    "path.sketch": (5, 50, 5), "path.simplify": False, "lines.solid_capstyle": "projecting",
+    "lines.solid_joinstyle": "miter",
 }  # fmt: skip
 
 STYLES = {
     "dark_background": lambda: plt.style.context("dark_background"),
     "ggplot": lambda: plt.style.context("ggplot"),
+    "fast": lambda: plt.style.context("fast"),
     "xkcd": plt.xkcd,
     "odd": lambda: mpl.rc_context(ODD),
 }
@@ -225,6 +275,40 @@ def test_rcparams_change_nothing(style):
         assert frame(born_inside, simulation) == expected
         assert frame(born_outside, simulation) == expected
     assert frame(born_inside, simulation) == expected
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_rcparams_change_no_figure(style):
+    """The static one, the timeline and panels on axes of yours, however they are saved."""
+    simulation = simulate(architecture="Llama-3-8B")
+
+    def saved(figure):
+        buffer = io.BytesIO()
+        figure.savefig(buffer)
+        return pixels(buffer.getvalue())
+
+    def own():
+        figure = PictureFigure(figsize=(4, 3), dpi=100, facecolor="white", edgecolor="none",
+                               frameon=True, linewidth=0)  # fmt: skip
+        figure.set_layout_engine("none")
+        draw_gpu_sweep(figure.add_axes((0.2, 0.2, 0.7, 0.6)), simulation, theme="light")
+        return saved(figure)
+
+    def pictures():
+        timeline = simulation.timeline()
+        return [
+            saved(simulation.plot()),
+            saved(timeline),
+            pixels(timeline._repr_png_()),
+            own(),
+        ]
+
+    born_outside = simulation.timeline()
+    expected = pictures()
+    with STYLES[style]():
+        for one, other in zip(pictures(), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(saved(born_outside), expected[1])
 
 
 def test_frames_are_right_while_another_thread_uses_pyplot():
@@ -310,3 +394,23 @@ def test_a_frame_that_was_drawn_is_not_drawn_again(renderer, monkeypatch):
         renderer.render(simulate(num_gpus=gpus), width=640, ratio=1, theme="light")
     renderer.render(simulate(num_gpus=16), width=640, ratio=1, theme="light")
     assert len(drawn) == 3 + FRAMES  # the oldest made room
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": {"loss_head": "chunked"}},
+        {"architecture": None},
+        {"gpu": "H100 · 80 GB"},
+    ],
+)
+def test_a_frame_is_of_all_that_was_asked(renderer, changes):
+    """The same ten inputs with another plan, model or card: another picture."""
+    given = {"architecture": "Llama-3-8B", "gpu_memory_gb": 80}
+    one = simulate(**given)
+    other = simulate(one.config, **{**given, **changes})
+    assert one.config == other.config
+    first = frame(renderer, one)
+    second = frame(renderer, other)
+    assert second == frame(FrameRenderer(), other) != first
+    assert frame(renderer, one) == first

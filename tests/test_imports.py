@@ -22,6 +22,8 @@ HOUSE = {
     "limits": "",
     "verdict": "",
     "request": "",
+    "fixes": "",
+    "remedies": "",
     "moment": "",
     "simulation": "numpy",
     "wire": "numpy",

@@ -125,6 +125,31 @@ def test_limits_hold_for_models_that_are_not_affine(capacity):
     assert not holds(seq_length=length + 1, num_gpus=1_000_000)
 
 
+class Full:
+    """A memory model whose card is exactly full at given inputs."""
+
+    def __init__(self, **axes):
+        self.full = self.components(TrainingConfig(), **axes).total
+
+    def components(self, config, num_gpus=8, seq_length=4096, micro_batch=4):
+        return Components(1e12 / num_gpus, 0.0, 0.0, 1e3 * seq_length * micro_batch)
+
+    def capacity_bytes(self, _config):
+        return self.full
+
+
+@pytest.mark.parametrize("name", MOST)
+@pytest.mark.parametrize("place", [0, 0.001, 1])
+def test_exactly_full_fits(name, place):
+    """At both ends of what the input takes, and between them."""
+    value = max(1, int(place * MOST[name]))
+    model = Full(**{name: value})
+    if name == "num_gpus":
+        assert smallest_num_gpus(model, TrainingConfig()) == value
+    else:
+        assert largest_that_fits(model, TrainingConfig(), name) == value
+
+
 @given(everyday())
 def test_no_limit_is_found_by_a_scan(config):
     calls = 0

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from contextlib import suppress
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
 import traitlets
 
+import trainmem.config
 import trainmem.model
+import trainmem.simulation
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig
 from trainmem.model import TrainingMemory
+from trainmem.request import check_plan
 from trainmem.simulation import OUTPUT_NAMES, simulate
+from trainmem.transformer import Plan, stack
 
 BEYOND = ("headroom_gb", "longest_sequence", "largest_micro_batch", "min_gpus_reason")
 OUTPUTS = [name for name in OUTPUT_NAMES if name != "zero_stage"] + list(BEYOND)
@@ -28,6 +36,10 @@ OTHER = {
     "zero_stage": 1,
     "grad_ckpt": 0,
 }
+CONFIG = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 512, "vocab_size": 1000,
+}  # fmt: skip
 BAD = [
     ("num_gpus", 0),
     ("num_gpus", 2.5),
@@ -268,6 +280,122 @@ def test_a_card_and_a_size_follow_each_other() -> None:
     consistent(memory)
 
 
+# -- foreign values
+
+
+def nested() -> Any:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+class Hostile:
+    """Fails at whatever is asked of it."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def fail(self, *_: object) -> Any:
+        raise RuntimeError("hostile")
+
+    __eq__ = __repr__ = __str__ = __index__ = __bool__ = __float__ = fail
+
+
+FOREIGN = {
+    "nested": nested(),
+    "sNaN": Decimal("sNaN"),
+    "array": np.zeros(3),
+    "word": np.array("x"),
+    "numpy bool": np.bool_(True),
+    "NaN": float("nan"),
+    "hostile": Hostile(),
+    "bytes": b"x",
+    "surrogate": "\ud800",
+    "huge": 10**5000,
+    "long": "x" * 5_000_000,
+    "complex": 1j,
+}
+
+
+@pytest.mark.parametrize("value", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("name", ["no_sync", "optimizer", "tp", "sharding", "num_gpus"])
+def test_a_foreign_value_of_an_option_is_one_short_error(name: str, value: Any) -> None:
+    memory = TrainingMemory(architecture="Llama-3-8B")
+    before = dict(memory.plan)
+    for ask in (
+        lambda: Plan(**{name: value}),
+        lambda: check_plan({name: value}),
+        lambda: simulate(architecture="Llama-3-8B", plan={name: value}),
+        lambda: setattr(memory, "plan", {name: value}),
+        lambda: memory.update(plan={name: value}),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be ") as caught:
+            ask()
+        assert len(str(caught.value)) < 400
+    assert memory.plan == before
+    assert name in memory.error
+
+
+@pytest.mark.parametrize("value", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_value_elsewhere_is_a_config_error(value: Any) -> None:
+    memory = TrainingMemory()
+    for ask in (
+        lambda: simulate(gpu=value),
+        lambda: simulate(architecture="Llama-3-8B", gpu=value),
+        lambda: simulate(architecture=value),
+        lambda: simulate(architecture="Llama-3-8B", plan=value),
+        lambda: setattr(memory, "gpu", value),
+        lambda: setattr(memory, "architecture", value),
+        lambda: setattr(memory, "plan", value),
+        lambda: trainmem.config.preset(value),
+        lambda: simulate(seq_length=value),
+    ):
+        with pytest.raises(ConfigError):
+            ask()
+    consistent(memory)
+
+
+# -- copies
+
+
+@pytest.mark.parametrize(
+    "take", [copy.copy, copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))]
+)
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"num_gpus": 64, "gpu": "H200 · 141 GB"},
+        {"gpu_memory_gb": 70.5, "zero_stage": 1},
+        {"architecture": "Llama-3-8B", "gpu": "A100 · 80 GB", "plan": {"loss_head": "chunked"}},
+    ],
+)
+def test_a_copy_has_the_inputs_and_a_life_of_its_own(take: Any, inputs: Any) -> None:
+    memory = TrainingMemory(**inputs)
+    seen: list[Any] = []
+    memory.observe(seen.append, "num_gpus")
+    other = take(memory)
+    assert type(other) is TrainingMemory
+    assert repr(other) == repr(memory)
+    assert (other.gpu, other.plan, other.verdict) == (memory.gpu, memory.plan, memory.verdict)
+    other.num_gpus = 16
+    other.architecture = ""
+    assert seen == []
+    assert repr(memory) == repr(TrainingMemory(**inputs))
+    if "architecture" in inputs:
+        assert other.model_params_b == TrainingConfig().model_params_b  # what it had replaced
+
+
+def test_a_copy_keeps_an_opened_architecture() -> None:
+    memory = TrainingMemory()
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 4000}
+    memory.open_config(config | {"n_positions": 512, "n_layer": 24, "n_embd": 1024}, "mine")
+    other = copy.deepcopy(memory)
+    assert (other.architecture, repr(other)) == ("mine", repr(memory))
+    other.architecture = ""
+    other.architecture = "mine"
+    assert other.num_layers == 24
+
+
 # -- traitlets' own tools
 
 
@@ -352,6 +480,49 @@ def test_an_observer_that_raises_leaves_a_consistent_state() -> None:
     consistent(memory)
 
 
+@pytest.mark.parametrize("way", ["update", "assign", "held", "open", "architecture"])
+@pytest.mark.parametrize("breaks", ["simulate", "fewest", "limits"])
+def test_whatever_raises_in_a_change_leaves_the_state_before_it(
+    way: str, breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = TrainingMemory(num_gpus=16)
+    before, log = state(memory), heard(memory, [*FIELDS, *OUTPUTS, "gpu", "simulation"])
+
+    def fail(*_args: object, **_options: object) -> object:
+        raise ZeroDivisionError("a model's own")
+
+    place, name = {
+        "simulate": (trainmem.model, "simulate"),
+        "fewest": (trainmem.simulation, "smallest_num_gpus"),
+        "limits": (trainmem.simulation, "limit"),  # only where the answer is shown
+    }[breaks]
+
+    def held() -> None:
+        with memory.hold_trait_notifications():
+            memory.num_gpus = 64
+            memory.gpu = "H200 · 141 GB"
+
+    change = {
+        "update": lambda: memory.update(num_gpus=64, seq_length=8192),
+        "assign": lambda: setattr(memory, "num_gpus", 64),
+        "held": held,
+        "open": lambda: memory.open_config(CONFIG),
+        "architecture": lambda: setattr(memory, "architecture", "Llama-3-8B"),
+    }[way]
+    with monkeypatch.context() as broken:
+        broken.setattr(place, name, fail)
+        with pytest.raises(ZeroDivisionError):
+            change()
+    assert memory.error == "ZeroDivisionError: a model's own"
+    assert state(memory) == before
+    assert (memory.architecture, memory.plan) == ("", {})
+    assert all(new == before[name] for name, new in log)  # nobody keeps another
+    consistent(memory)
+    memory.num_gpus = 32
+    assert memory.error == ""
+    consistent(memory)
+
+
 def test_threads_lose_no_change() -> None:
     memory = TrainingMemory()
     start = threading.Barrier(3)
@@ -381,6 +552,33 @@ def test_threads_lose_no_change() -> None:
     consistent(memory)
 
 
+def test_a_change_waits_for_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set in the midst of another thread's change, a value would be published over."""
+    memory = TrainingMemory()
+    computing, go_on = threading.Event(), threading.Event()
+
+    def slow(config: TrainingConfig, **options: object) -> object:
+        if config.num_gpus == 64 and not go_on.is_set():
+            computing.set()
+            assert go_on.wait(30)
+        return simulate(config, **options)
+
+    monkeypatch.setattr(trainmem.model, "simulate", slow)
+    first = threading.Thread(target=setattr, args=(memory, "num_gpus", 64))
+    second = threading.Thread(target=setattr, args=(memory, "seq_length", 8192))
+    first.start()
+    assert computing.wait(30)
+    second.start()
+    second.join(0.3)
+    assert second.is_alive()
+    assert memory.seq_length == 4096
+    go_on.set()
+    for thread in (first, second):
+        thread.join(30)
+    assert (memory.num_gpus, memory.seq_length) == (64, 8192)
+    consistent(memory)
+
+
 # -- in words
 
 
@@ -402,3 +600,15 @@ def test_works_without_browser_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_whole_plan_brings_the_inputs_that_it_says():
+    plan = stack("deepspeed-zero2", num_gpus=16, seq_length=2048)
+    memory = TrainingMemory(architecture="Llama-3-8B", plan=plan)
+    assert memory.simulation.plan == plan
+    assert (memory.zero_stage, memory.num_gpus, memory.seq_length) == (2, 16, 2048)
+    memory.update(plan=stack("transformers"), num_gpus=4)
+    assert memory.simulation.plan == stack("transformers", num_gpus=4)
+    with pytest.raises(ConfigError, match="takes a whole Plan"):
+        memory.plan = plan
+    assert memory.simulation.plan == stack("transformers", num_gpus=4)

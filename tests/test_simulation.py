@@ -278,6 +278,14 @@ def test_no_fix_is_missed_and_each_is_the_smallest_change(config):
     assert fixes.get("gpu_memory_gb") == (cards[0] if cards else None)
 
 
+def test_a_fix_may_fill_the_card_to_the_byte():
+    full = float(simulate().components.total)
+    s = simulate(grad_ckpt=0, gpu_memory_gb=full / 1e9)
+    assert s.model.capacity_bytes(s.config) == full
+    assert not s.fits
+    assert s.fixes()[0] == Fix("grad_ckpt", 1, "checkpointing on", round(full / 1e9, 3))
+
+
 def test_fixes_of_the_mock():
     assert simulate(seq_length=65_536).fixes() == [
         Fix("micro_batch", 1, "micro batch 1", 51.433),

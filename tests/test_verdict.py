@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from strategies import configs, everyday
 from trainmem import TrainingConfig, simulate
+from trainmem.presentation import panel
 from trainmem.reduced import REDUCED
 from trainmem.verdict import MOST_GPUS, PUBLISHED, STAGE_WORDS
 
@@ -45,6 +46,17 @@ def test_the_table_holds_every_combination():
 def test_the_published_sentence(reference):
     assert simulate().verdict == reference["outputs"]["verdict"]
     assert PUBLISHED in simulate().verdict
+
+
+def test_states_that_equal_the_activations_dominate():
+    s = simulate(model_params_b=0.033, num_gpus=1, micro_batch=4, seq_length=1000, hidden_dim=1000)
+    assert s.components.states == s.components.activations == 528e6
+    assert s.verdict.startswith("model-state-dominated -- ")
+    assert "Model-state-dominated: " in s.banner
+    assert panel(s)["dominates"] == {"what": "model states", "share": "50 %", "when": ""}
+    longer = simulate(s.config, seq_length=1001)
+    assert longer.verdict.startswith("activation-dominated -- ")
+    assert panel(longer)["dominates"]["what"] == "activations"
 
 
 def total(config, **changes):
@@ -167,7 +179,8 @@ def test_the_verdict_is_true(config):
 def test_the_banner_is_true(config):
     s = simulate(config)
     found = re.fullmatch(
-        rf"{SIZE} (of headroom|short)\. (Model-state-dominated|Activation-dominated): (.+)\.",
+        rf"{SIZE} (of headroom|short)\. "
+        r"(Model-state-dominated|Activation-dominated)(?:: |, but even the )(.+)\.",
         s.banner[0].lower() + s.banner[1:],
     )
     assert found, s.banner
@@ -175,6 +188,10 @@ def test_the_banner_is_true(config):
     assert (found[2] == "of headroom") is s.fits
     check_dominates(s, found[3])
     check_truth(config, s, found[4])
+    little = s.components.total < 0.2 * config.gpu_memory_gb * 1e9
+    assert ("nothing has to be freed" in s.banner) is little
+    if "but even the activations alone" in s.banner:
+        assert found[3] == "Model-state-dominated"
     assert ("no number of GPUs fits" in s.banner) is (s.min_gpus_to_fit is None)
     if share := re.search(r"^(.+) take (\d+) %", found[4]):
         parts = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import gc
 import json
 import os
-import re
+import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,7 +24,9 @@ import pytest
 import traitlets
 from ipywidgets.widgets import widget as ipywidgets_widget
 
+import trainmem.frames
 import trainmem.model
+import trainmem.simulation
 import trainmem.widget
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.frames import FrameRenderer
@@ -204,12 +208,54 @@ def test_takes_a_layout() -> None:
     layout.close()
 
 
+# Reads pairs of texts; prints for each the program without comments, and the style sheet.
+SAME = """
+import { createRequire } from "node:module";
+import { readFileSync } from "node:fs";
+import ts from "typescript";
+const { transform } = createRequire(import.meta.resolve("vite"))("lightningcss");
+const { js, css } = JSON.parse(readFileSync(0, "utf8"));
+const printer = ts.createPrinter({ removeComments: true });
+const program = (text) => {
+  const file = ts.createSourceFile("widget.js", text, ts.ScriptTarget.Latest);
+  if (file.parseDiagnostics.length) throw new Error(JSON.stringify(file.parseDiagnostics[0]));
+  return printer.printFile(file);
+};
+const rules = (text) =>
+  transform({ filename: "widget.css", code: Buffer.from(text), minify: true }).code.toString();
+console.log(JSON.stringify({ js: js.map(program), css: css.map(rules) }));
+"""
+
+
+def test_what_is_sent_is_the_front_end_to_the_letter_of_its_program() -> None:
+    """Comments and indentation may go, and nothing that a parser sees."""
+    node = shutil.which("node")
+    if node is None or not (JS / "node_modules").is_dir():
+        pytest.skip("needs Node and the front end's packages (npm install in js)")
+    widget = TrainingMemoryWidget()
+    texts = {
+        kind: [sent, (JS / f"widget.{kind}").read_text(encoding="utf-8")]
+        for kind, sent in (("js", widget._esm), ("css", widget._css))
+    }
+    done = subprocess.run(
+        [node, "--input-type=module", "-e", SAME],
+        input=json.dumps(texts),
+        cwd=JS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for kind, (sent, whole) in json.loads(done.stdout).items():
+        assert sent == whole, kind
+        assert len(sent) > 5_000, kind
+
+
 def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:
     widget = TrainingMemoryWidget()
-    for sent, name in ((widget._esm, "widget.js"), (widget._css, "widget.css")):
-        whole = (JS / name).read_text(encoding="utf-8")
-        code = re.sub(r"^ *//[^\n]*\n|/\*.*?\*/", "", whole, flags=re.M | re.S)
-        assert re.sub(r"\s+", "", sent) == re.sub(r"\s+", "", code), "only comments may go"
+    for sent in (widget._esm, widget._css):
+        assert "/*" not in sent  # comments don't travel
+        assert "\n " not in sent  # nor does indentation
     assert len((widget._esm + widget._css).encode()) < 40_000
     code = (
         "import trainmem.widget as w; c = w.TrainingMemoryWidget;"
@@ -753,6 +799,15 @@ def test_bad_values_from_the_browser_send_the_good_state_back(values: dict[str, 
         ("_tables", {}),
         ("_undo", 99),
         ("_esm", "alert(1)"),
+        ("_css", "* {}"),
+        ("_view_module", "https://evil.example/x.js"),
+        ("_view_name", "Evil"),
+        ("_view_module_version", "9"),
+        ("_model_module", "evil"),
+        ("_model_name", "Evil"),
+        ("_model_module_version", "9"),
+        ("_anywidget_id", "evil"),
+        ("simulation", 5),
     ],
 )
 def test_outputs_set_in_the_browser_are_refused(name: str, value: Any) -> None:
@@ -761,7 +816,23 @@ def test_outputs_set_in_the_browser_are_refused(name: str, value: Any) -> None:
     browser.state(**{name: value})
     assert getattr(browser.widget, name) == good
     sent_back = [content for kind, content, _ in browser.take() if kind == "update"]
-    assert [content[name] for content in sent_back] == [good]
+    synced = name in browser.widget.keys  # a trait
+    assert [content[name] for content in sent_back] == ([good] if synced else [])
+
+
+def test_what_every_widget_lets_a_browser_set_is_taken() -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.state(_view_count=2, _dom_classes=["wide"], tooltip="memory", tabbable=True)
+    widget = browser.widget
+    assert (widget._view_count, list(widget._dom_classes)) == (2, ["wide"])
+    assert (widget.tooltip, widget.tabbable) == ("memory", True)
+
+
+def test_a_widget_says_why_it_is_not_copied() -> None:
+    widget = TrainingMemoryWidget(num_gpus=16)
+    for take in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a TrainingMemoryWidget is bound to its views"):
+            take(widget)
 
 
 def test_malformed_state_does_no_harm() -> None:
@@ -1000,11 +1071,11 @@ def test_tables_offer_only_what_the_model_takes() -> None:
 def test_every_fix_of_the_panel_fits(inputs: dict[str, Any]) -> None:
     widget = TrainingMemoryWidget(**inputs)
     assert widget._panel["headline"] == "✗ Out of memory"
-    fixes = widget._panel["fixes"]
-    assert fixes
-    for fix in fixes:
+    (group,) = widget._panel["fixes"]
+    assert group["offer"] == "Fits with"
+    for fix in group["items"]:
         each = TrainingMemoryWidget(widget.config)
-        Browser(each).set(**{fix["field"]: fix["value"]})
+        Browser(each).set(**fix["changes"])
         assert each.fits, fix
         assert each._panel["fixes"] == []
 
@@ -1046,3 +1117,118 @@ def test_a_config_json_from_the_browser_is_never_a_path(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"config\.json"):
         widget._on_open({"config": str(path)})
     assert widget.architecture == ""
+
+
+# -- drawing that fails
+
+
+def _raise(*_args: Any, **_options: Any) -> Any:
+    raise IndexError("no such place")
+
+
+UNDRAWN = "The picture could not be drawn: IndexError: no such place"
+
+
+def test_a_drawing_that_raises_leaves_no_stale_picture_and_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW, {**VIEW, "width": 500})
+    browser.take()
+    assert browser.picture
+    with monkeypatch.context() as broken:
+        broken.setattr(trainmem.frames.Drawing, "update", _raise)
+        for change in (
+            lambda: browser.set(num_gpus=64),
+            lambda: setattr(browser.widget, "num_gpus", 65),
+            lambda: browser.state(num_gpus=66),
+            lambda: browser.set(draft=True, num_gpus=67),
+            lambda: browser.hello({**VIEW, "width": 700}),
+        ):
+            change()
+            arrived = browser.take()
+            frames = [(content, b) for kind, content, b in arrived if kind == "frame"]
+            assert frames, kinds(arrived)
+            assert all(content["size"] == 0 for content, _ in frames)
+            assert browser.picture in (b"", trainmem.widget.PADDING)
+            assert browser.widget._undrawn == UNDRAWN
+            assert browser.widget.error == ""  # the change itself was taken
+            consistent(browser.widget)
+        assert browser.widget.num_gpus == 67
+        browser.state(_undrawn="")  # not the browser's to say
+        assert browser.widget._undrawn == UNDRAWN
+    browser.take()
+    browser.set(num_gpus=68)
+    browser.take()
+    assert browser.picture.startswith(PNG)
+    assert browser.widget._undrawn == ""
+
+
+def test_a_view_opens_though_its_picture_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainmem.frames.Drawing, "update", _raise)
+    widget = TrainingMemoryWidget()
+    data, _metadata = widget._repr_mimebundle_()
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
+    assert data["text/plain"].startswith("✓ Fits: ")
+    assert "image/png" not in data
+    assert widget._undrawn == UNDRAWN
+
+
+def test_a_timeline_that_raises_is_said_and_takes_the_old_one_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    browser = Browser(TrainingMemoryWidget(architecture="Llama-3-8B"))
+    ask = {"kind": "timeline", "client": "browser", "id": 9, "width": 640, "ratio": 1,
+           "theme": "light"}  # fmt: skip
+    for plan, zero_stage in (({}, 3), ({"framework": "deepspeed"}, 2)):
+        browser.widget.update(zero_stage=zero_stage, plan=plan)
+        browser.take()
+        browser.message(ask)
+        ((content, (png,)),) = [(c, b) for kind, c, b in browser.take() if kind == "timeline"]
+        assert png.startswith(PNG)
+        assert content["alt"]
+        assert browser.widget._undrawn == ""
+    monkeypatch.setattr(trainmem.simulation.Simulation, "timeline", _raise)
+    browser.message(ask)
+    arrived = browser.take()
+    ((content, buffers),) = [(c, b) for kind, c, b in arrived if kind == "timeline"]
+    assert (content["alt"], buffers) == ("", [b""])
+    assert answers(arrived) == [9]
+    assert browser.widget._undrawn == UNDRAWN
+
+
+@pytest.mark.parametrize("kind", ["set", "json", "undo", "reset", "open", "timeline", "hello"])
+def test_whatever_raises_while_a_message_is_answered_is_said(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    browser = Browser(TrainingMemoryWidget(architecture="Llama-3-8B"))
+    browser.hello(VIEW)
+    browser.set(num_gpus=16)
+    browser.take()
+    monkeypatch.setattr(browser.widget, f"_on_{kind}", _raise)
+    browser.message({"kind": kind, "client": "browser", "id": 77})
+    assert "IndexError: no such place" in caplog.text
+    caplog.clear()
+    assert browser.widget.error == "IndexError: no such place"
+    assert answers(browser.take()) == [77]
+
+
+def test_a_model_that_raises_leaves_numbers_and_picture_of_the_state_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    browser = Browser(TrainingMemoryWidget())
+    browser.hello(VIEW)
+    browser.take()
+    for name in ("simulate", "panel"):
+        with monkeypatch.context() as broken:
+            broken.setattr(getattr(trainmem, "model" if name == "simulate" else "widget"), name,
+                           _raise)  # fmt: skip
+            before = browser.picture
+            browser.set(num_gpus=64)
+            assert browser.widget.error == "IndexError: no such place"
+            browser.state(num_gpus=65)
+            told = [c for kind, c, _ in browser.take() if kind == "update" and "num_gpus" in c]
+            assert told[-1]["num_gpus"] == browser.widget.num_gpus == 8
+            assert browser.picture == before
+            consistent(browser.widget)
+            caplog.clear()

@@ -1,7 +1,7 @@
 // @vitest-environment happy-dom
 // The switch to the architecture-aware model: what it shows, asks for and keeps.
-import { afterEach, beforeEach, expect, test } from "vitest";
-import { Model, fire, mount, openPage, png, settle, type } from "./host.js";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Model, fire, mount, openPage, png, press, settle, type } from "./host.js";
 
 let page;
 beforeEach(() => { page = openPage(); });
@@ -96,6 +96,35 @@ test("a pasted config.json is sent as text", async () => {
   expect(area.parentElement.hidden).toBe(true);
 });
 
+test("keys pressed in the paste box never reach the notebook", async () => {
+  const { el, root } = await mount(new Model());
+  const heard = vi.fn();
+  el.addEventListener("keydown", heard);
+  press(root.querySelector("textarea"), "Enter");
+  press(root.querySelector("textarea"), "a");
+  expect(heard).not.toHaveBeenCalled();
+});
+
+test("of a chosen file at most a mebibyte is read", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  const file = root.querySelector("input[type=file]");
+  const choose = async (text) => {
+    const files = [new File([text], "config.json", { type: "application/json" })];
+    Object.defineProperty(file, "files", { value: files, configurable: true });
+    fire(file, "change");
+    await vi.waitFor(() => expect(model.last("open")?.config[0]).toBe(text[0]));
+    return model.last("open").config;
+  };
+  expect(await choose('{"model_type": "llama"}')).toBe('{"model_type": "llama"}');
+  const large = "x".repeat(3 * 2 ** 20);
+  expect(await choose(large)).toBe(large.slice(0, 2 ** 20));
+  Object.defineProperty(file, "files", { value: [] });
+  fire(file, "change"); // the dialog was cancelled
+  await settle();
+  expect(model.of("open")).toHaveLength(2);
+});
+
 test("an opened architecture has its own entry", async () => {
   const { root } = await mount(chosen({ architecture: "custom llama" }));
   const select = root.querySelector("select[id$=architecture]");
@@ -134,6 +163,41 @@ test("one step over time is asked for when opened, at rest, and once a picture",
   model.message({ ...frame, id: 6 }, png(3));
   await settle();
   expect(model.of("timeline")).toHaveLength(2);
+  const none = new DataView(new ArrayBuffer(0));
+  model.message({ kind: "timeline", id: 6, key: frame.key, alt: "" }, none); // not to be drawn
+  await settle();
+  expect(time.querySelector("img").hasAttribute("src")).toBe(false);
+  expect(time.querySelector("img").hidden).toBe(true);
+});
+
+test("one step over time belongs to a picture of this view", async () => {
+  const model = chosen();
+  const { root } = await mount(model);
+  const time = [...root.querySelectorAll("details")].find((d) => d.textContent.includes("over time"));
+  const steps = time.querySelector("img");
+  const { width, ratio, theme } = model.last("hello").views[0];
+  const frame = { kind: "frame", id: 5, key: `${width}x${ratio}-${theme}`, draft: false };
+  model.message(frame, png());
+  time.open = true;
+  await settle();
+  expect(model.last("timeline")).toEqual({ kind: "timeline", width, ratio, theme });
+  // Another view of the same model asked for its own.
+  model.message({ kind: "timeline", id: 5, key: `${width + 1}x${ratio}-${theme}`, alt: "theirs" },
+    png(2));
+  await settle();
+  expect(steps.getAttribute("src")).toBeNull();
+  expect(steps.alt).toBe("");
+  model.message({ kind: "timeline", id: 5, key: frame.key, alt: "ours" }, png(3));
+  await settle();
+  expect(steps.alt).toBe("ours");
+  // The same numbers at another width: a picture of its own.
+  page.width = width - 100;
+  page.Resize.fire([]);
+  await settle(200);
+  model.message({ ...frame, key: `${width - 100}x${ratio}-${theme}` }, png(4));
+  await settle();
+  expect(model.of("timeline")).toHaveLength(2);
+  expect(model.last("timeline").width).toBe(width - 100);
 });
 
 test("a stack sets its options at once, and is recognised by them", async () => {

@@ -27,6 +27,7 @@ test("shows every field with a label, the result, the numbers and the words", as
   expect(root.dataset.fits).toBe("true");
   expect(root.querySelector(".tm-banner").textContent).toContain("✓ Fits");
   expect(image.alt).toBe(model.get("_alt"));
+  expect(root.querySelector("table > caption").textContent).toBe("Memory of one training step");
   const rows = [...root.querySelectorAll("table tr")].map((tr) =>
     [...tr.children].map((cell) => cell.textContent));
   expect(rows).toEqual(model.get("_panel").table);
@@ -144,6 +145,23 @@ test("Escape restores what Python holds by now", async () => {
   model.publish({ num_gpus: 32 });
   await settle();
   expect(box("GPUs").value).toBe("32");
+});
+
+test("every control of the ten inputs leads from its mark to the words", async () => {
+  const model = new Model();
+  const { root } = await mount(model);
+  for (const { name } of model.get("_tables").fields) {
+    const error = `${name}: 4 is not allowed; must be otherwise`;
+    model.publish({ error });
+    await settle();
+    const wrong = [...root.querySelectorAll('[aria-invalid="true"]')];
+    expect(wrong.length, name).toBeGreaterThan(0);
+    for (const node of wrong) {
+      const words = root.querySelector(`#${node.getAttribute("aria-errormessage")}`);
+      expect(words?.textContent, `${name}: ${node.localName}`).toContain("must be otherwise");
+      expect(visible(words)).toBe(true);
+    }
+  }
 });
 
 test("a refused value gives way to the good one, with the reason at its control", async () => {
@@ -379,18 +397,24 @@ test("each fix is a button that asks for it", async () => {
   expect(visible(root.querySelector(".tm-fixes"))).toBe(false);
   model.short();
   await settle();
-  const { fixes } = model.get("_panel");
-  expect(fixes.length).toBeGreaterThan(1);
-  for (const { field, value, label } of fixes) {
+  const [{ offer, items }] = model.get("_panel").fixes;
+  expect(items.length).toBeGreaterThan(1);
+  for (const { label, changes } of items) {
     button(label).click();
-    expect(asked(model).at(-1)).toEqual(
-      field === "gpu_memory_gb" ? { gpu_memory_gb: value, gpu: label } : { [field]: value });
+    expect(asked(model).at(-1)).toEqual(changes);
     model.answer(model.last("set").id);
   }
-  const kept = button(fixes[0].label);
+  const kept = button(items[0].label);
   model.publish({ _panel: { ...model.get("_panel"), footer: "another footer" } });
   await settle();
-  expect(button(fixes[0].label)).toBe(kept); // the button under the finger
+  expect(button(items[0].label)).toBe(kept); // the button under the finger
+  const may = { offer: "May fit with", items: [{ label: "3 GPUs", changes: { num_gpus: 3 } }] };
+  model.publish({ _panel: { ...model.get("_panel"), fixes: [{ offer, items }, may] } });
+  await settle();
+  const words = [...root.querySelectorAll(".tm-fixes > span")].map((span) => span.textContent);
+  expect(words).toEqual(["Fits with", "May fit with"]);
+  button("3 GPUs").click();
+  expect(asked(model).at(-1)).toEqual({ num_gpus: 3 });
 });
 
 test("undo and reset ask Python", async () => {
@@ -406,6 +430,20 @@ test("undo and reset ask Python", async () => {
 });
 
 // -- copy and download
+
+test("there is no curl to copy where the API can't be asked", async () => {
+  const model = new Model();
+  const { button } = await mount(model);
+  expect(visible(button("Copy curl"))).toBe(true);
+  const panel = model.get("_panel");
+  model.publish({ _panel: { ...panel, curl: "" } });
+  await settle();
+  expect(visible(button("Copy curl"))).toBe(false);
+  expect(visible(button("Copy Python"))).toBe(true);
+  model.publish({ _panel: panel });
+  await settle();
+  expect(visible(button("Copy curl"))).toBe(true);
+});
 
 test("copies the Python and the curl of the moment", async () => {
   const model = new Model();

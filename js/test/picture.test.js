@@ -235,3 +235,26 @@ test("a change of the system's theme is followed", async () => {
   await settle(200);
   expect(root.dataset.theme).toBe("dark");
 });
+
+test("what could not be drawn leaves no picture, and a sentence", async () => {
+  const model = new Model();
+  const { root, image } = await mount(model);
+  const alert = root.querySelector("[role=alert]");
+  model.message(frame(1), png(1));
+  image.dispatchEvent(new Event("load"));
+  const none = new DataView(new ArrayBuffer(0));
+  model.publish({ _undrawn: "The picture could not be drawn: why" });
+  model.message({ ...frame(2), size: 0 }, none);
+  await settle();
+  expect(image.hidden).toBe(true);
+  expect(image.hasAttribute("src")).toBe(false);
+  image.dispatchEvent(new Event("error")); // nor does the last good one come back
+  expect(image.hasAttribute("src")).toBe(false);
+  expect([alert.hidden, alert.textContent]).toEqual([false, "The picture could not be drawn: why"]);
+  model.publish({ _undrawn: "" });
+  model.message(frame(3), png(3));
+  await settle();
+  expect(image.hidden).toBe(false);
+  expect(bytes(image)).toEqual([3, 2, 3]);
+  expect(alert.hidden).toBe(true);
+});

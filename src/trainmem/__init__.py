@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from trainmem.config import ConfigError as ConfigError
     from trainmem.config import TrainingConfig as TrainingConfig
     from trainmem.config import preset as preset
+    from trainmem.fixes import Fix as Fix
     from trainmem.model import TrainingMemory as TrainingMemory
     from trainmem.remote import AsyncClient as AsyncClient
     from trainmem.remote import Client as Client
-    from trainmem.simulation import Fix as Fix
     from trainmem.simulation import Simulation as Simulation
     from trainmem.simulation import simulate as simulate
     from trainmem.transformer import ARCHITECTURES as ARCHITECTURES
@@ -51,7 +51,7 @@ _HOME = {
     "GPUS": "config",
     "PRESETS": "config",
     "ConfigError": "config",
-    "Fix": "simulation",
+    "Fix": "fixes",
     "Refused": "answer",
     "RemoteError": "answer",
     "Simulation": "simulation",

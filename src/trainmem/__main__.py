@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainmem import __version__
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, grouped, preset
 
 if TYPE_CHECKING:
+    from trainmem.limits import Limit
     from trainmem.simulation import Simulation
     from trainmem.transformer import Architecture
 
@@ -48,14 +50,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # "✓" on a terminal that knows only ASCII
-    arguments = parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
     try:
+        arguments = parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except ConfigError as error:
         return _stop(error, BAD_INPUT)
     except ImportError as error:  # names the pip command
         return _stop(error, NO_ANSWER)
+    finally:
+        _say()
+
+
+def _say(text: str = "") -> None:
+    """Write to stdout; that nobody reads any further (``| head``) is no error."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except OSError as error:
+        # What is still buffered goes nowhere, instead of failing again at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            problem = OSError(f"cannot write to stdout: {error.strerror}")
+            raise SystemExit(_stop(problem, NO_ANSWER)) from None
 
 
 def _stop(error: Exception, status: int) -> int:
@@ -100,6 +116,13 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="ORIGIN",
         help="a web origin whose pages may call it, such as https://example.org; repeatable",
+    )
+    serve.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name under which a proxy on this machine asks it; repeatable",
     )
     return top
 
@@ -233,10 +256,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
         except ValueError as error:  # an address that can't be
             return _stop(error, BAD_INPUT)
     if arguments.json:
-        print(json.dumps(simulation.to_dict()))
+        _say(json.dumps(simulation.to_dict()))
     else:
-        print("\n".join(_report(simulation)))
-    return FITS if simulation.fits else DOES_NOT_FIT
+        _say("\n".join(_report(simulation)))
+    return DOES_NOT_FIT if simulation.grade == "does not fit" else FITS
 
 
 def _plot(arguments: argparse.Namespace) -> int:
@@ -250,8 +273,8 @@ def _plot(arguments: argparse.Namespace) -> int:
         draw(arguments.theme).savefig(arguments.output, dpi=200)
     except (OSError, ValueError) as error:  # a folder that isn't there, a format unknown
         return _stop(error, BAD_INPUT)
-    print(f"{arguments.output}: {_headline(simulation)}")
-    return FITS if simulation.fits else DOES_NOT_FIT
+    _say(f"{arguments.output}: {_headline(simulation)}")
+    return DOES_NOT_FIT if simulation.grade == "does not fit" else FITS
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -263,6 +286,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             workers=arguments.workers,
             allow_origin=arguments.allow_origin,
+            allow_host=arguments.allow_host,
         )
     except ValueError as error:  # a port or a worker count that can't be
         return _stop(error, BAD_INPUT)
@@ -301,20 +325,29 @@ def _report(s: Simulation) -> Iterator[str]:
     yield _row("Cluster", _gb(s.aggregate_cluster_gb))
     yield _row("Global batch", _count(s.global_batch, "sequences"))
     yield ""
-    fewest = _count(s.min_gpus_to_fit)
+    fewest = _count(s.min_gpus_to_fit) if s.model is None else _limit(s.limit("num_gpus"))
     yield _row("Minimum GPUs", f"{fewest}: {s.min_gpus_reason}" if s.min_gpus_reason else fewest)
     if s.model is not None:  # a server's answer says no more
-        yield _row("Longest sequence", _count(s.longest_sequence, "tokens"))
-        yield _row("Largest micro batch", _count(s.largest_micro_batch, "sequences"))
-        fixes = s.fixes()
-        if fixes:
-            yield ""
-            yield "It would fit with"
-        for fix in fixes:
-            yield _row(f"  {fix.label}", _gb(fix.per_gpu_total_gb))
+        yield _row("Longest sequence", _limit(s.limit("seq_length"), "tokens"))
+        yield _row("Largest micro batch", _limit(s.limit("micro_batch"), "sequences"))
+        for grade, words in (("fits", "It would fit with"), ("uncertain", "It might fit with")):
+            found = [fix for fix in s.fixes() if fix.grade == grade]
+            if found:
+                yield ""
+                yield words
+            for fix in found:
+                yield _row(f"  {fix.label}", _gb(fix.per_gpu_total_gb))
     yield ""
     yield f"Verdict: {s.verdict}"
     yield f"Computed by {s.node} in {s.compute_ms:g} ms"
+
+
+def _limit(limit: Limit, unit: str = "") -> str:
+    """Write a limit, and beside one that isn't sure to fit the value that is."""
+    if limit.grade == "fits" or limit.value is None:
+        return _count(limit.value, unit)
+    surely = "none" if limit.surely is None else grouped(limit.surely)
+    return f"{_count(limit.value, unit)}, uncertain; sure to fit: {surely}"
 
 
 def _row(label: str, value: str) -> str:

@@ -3,7 +3,8 @@
 An instructor writes the right value (or rule) and the wrong turns that students are known to
 take; a failed check raises `CheckFailed` with the student's own value and, where it is one of
 those wrong turns, a hint. Neither the right value nor its distance is ever printed, and in a
-notebook the failure is one line, without a traceback that would show the checking code.
+notebook the failure is one line, without a traceback that would show the checking code. A cell's
+checks belong inside ``with exercise("1a"):``, which does the same for whatever else is raised.
 
 >>> number(16.0, 16, name="adam", unit="bytes")
 ✓ adam
@@ -14,12 +15,16 @@ trainmem.check.CheckFailed: states_gb: 14.9 GB is not right. Hint: that is the n
 
 from __future__ import annotations
 
+import builtins
 import copy
+import linecache
 import math
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from types import TracebackType
 from typing import Any, Final
 
 from trainmem.config import describe
@@ -29,6 +34,7 @@ __all__ = [
     "WRONG_TURNS",
     "CheckFailed",
     "choice",
+    "exercise",
     "function",
     "number",
     "require",
@@ -59,6 +65,10 @@ WRONG_TURNS: Final[Mapping[str, str]] = {
 }
 """Names that `wrong` mappings may use instead of a sentence of their own."""
 
+HINT_TOLERANCE: Final = 0.001
+"""How near a wrong turn's value an answer is, relatively, to get its hint: nearer than what passes
+as right, because a hint says what the student did."""
+
 NOT_ANSWERED: Final = "not answered yet"
 
 
@@ -68,6 +78,66 @@ class CheckFailed(AssertionError):
     def _render_traceback_(self) -> list[str]:
         """Show IPython one line: a traceback would quote the cell that knows the answer."""
         return [f"✗ {self}"]
+
+
+class exercise:
+    """Turn whatever is raised in a check cell into one line that tells nothing of the cell.
+
+    A name that the answer cell never defined, an object that fails when it is compared, a
+    function interrupted after its time: each would end in a traceback, and a traceback quotes the
+    lines around it, hidden tests too. The line names the exercise, the error and, where it arose
+    in the student's own code, the line there.
+
+    Parameters
+    ----------
+    name : str
+        What students know the exercise by, such as ``"1a"``.
+
+    Raises
+    ------
+    CheckFailed
+        In place of any exception in the body, also of those that end a program.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        caller = sys._getframe(1)
+        self._names = caller.f_globals
+        _CHECK_CELLS.add(caller.f_code.co_filename)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        if type(error) is CheckFailed:  # a foreign subclass may say anything, or fail to
+            said = str(error)
+        else:
+            said = f"{_raised(error, trace)}."
+            if taken := self._taken():
+                said += f" Your code uses names of Python's own for something else: {taken}."
+        raise CheckFailed(f"Exercise {self.name}: {said}") from None
+
+    def _taken(self) -> str:
+        """Name Python's own functions to which the notebook gives another meaning."""
+        own = vars(builtins)
+        return ", ".join(
+            name
+            for name, value in dict(self._names).items()
+            if name in own and value is not own[name] and name not in _SHELL and name[0] != "_"
+        )[:100]
+
+
+_CHECK_CELLS: Final[set[str]] = set()
+"""File names that IPython gave to check cells: what runs there isn't the student's."""
+
+_SHELL: Final = frozenset({"display", "exit", "get_ipython", "open", "quit"})
+"""Names that IPython itself replaces."""
 
 
 def number(
@@ -96,7 +166,8 @@ def number(
         Largest relative error that passes.
     wrong : mapping of str to float, optional
         Values that known wrong turns lead to: a name in `WRONG_TURNS` or the hint itself,
-        and the value. The first that matches is shown.
+        and the value. A hint is shown within `HINT_TOLERANCE`; where several lead to the same
+        value, all are.
     hint : str
         Shown where no wrong turn matches.
 
@@ -260,6 +331,7 @@ def _check(
 ) -> None:
     """Raise for the first answer that isn't right, with the hint that explains all of those."""
     failed = []
+    near = None if tolerance is None else min(tolerance, HINT_TOLERANCE)
     for what, answer, expected, turns in answers:
         given = _plain(what, answer, unit, tolerance)
         if not _same(given, expected, tolerance):
@@ -271,16 +343,14 @@ def _check(
         {
             text
             for text, value in _turns(expected, turns, unit, tolerance)
-            if _same(given, value, tolerance)
+            if _same(given, value, near)
         }
         for _, given, expected, turns in failed
     ]
     what, given, expected, turns = failed[0]
     common = set.intersection(*explained)
-    for text, _ in _turns(expected, turns, unit, tolerance):
-        if text in common:
-            hint = text
-            break
+    found = [text for text, _ in _turns(expected, turns, unit, tolerance) if text in common]
+    hint = "; or ".join(dict.fromkeys(found)) or hint
     shown = f"{given:.6g}" if isinstance(given, float) else describe(given)
     if unit and given is not None:
         shown += f" {unit}"
@@ -332,7 +402,7 @@ def _plain(what: str, answer: object, unit: str, tolerance: float | None) -> flo
             good, plain = plain == int(plain), int(plain)
         elif good:
             plain = float(plain)
-    except (OverflowError, ValueError):
+    except Exception:  # too large, or a foreign object that fails in its own way
         good = False
     if not good:
         raise CheckFailed(f"{what}: {describe(answer)} is not {wanted}.")
@@ -355,11 +425,38 @@ def _call(student: Callable[..., Any], case: Mapping[str, Any], name: str, call:
             return student(**copy.deepcopy(dict(case)))
         except NotImplementedError:
             raise CheckFailed(f"{name}: {NOT_ANSWERED}.") from None
-        except (Exception, SystemExit) as error:
-            said = f"{type(error).__name__}: {error}"[:200]
-            frames = traceback.extract_tb(error.__traceback__)
-            where = f" (line {frames[1].lineno} of its cell)" if len(frames) > 1 else ""
-            raise CheckFailed(f"{call} raised {said}{where}.") from error
+        except BaseException as error:  # also what ends a program, or interrupts an endless loop
+            raise CheckFailed(f"{call} raised {_raised(error, error.__traceback__)}.") from None
+
+
+def _raised(error: BaseException, trace: TracebackType | None) -> str:
+    """Say in one line what was raised and, where it was the student's own code, at which line."""
+    try:
+        words = " ".join(str(error).split())
+    except BaseException:  # a foreign exception may fail in any way; the message must not
+        words = ""
+    said = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    if isinstance(error, KeyboardInterrupt):
+        said += ", because it was interrupted or ran out of time"
+    where = ""
+    own = _own_lines(trace)
+    if isinstance(error, NameError) and not own:
+        said += ": the answer cell must define it, and run to its end"
+    if own:
+        file, line = own[-1]
+        code = linecache.getline(file, line).strip()[:100]
+        where = f" (line {line} of its cell{': ' if code else ''}{code})"
+    return said[:200] + where
+
+
+def _own_lines(trace: TracebackType | None) -> list[tuple[str, int]]:
+    """Return file and line of each frame that is the notebook's code, but not a check cell's."""
+    return [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(trace)
+        if frame.f_globals.get("__name__") == "__main__"
+        and frame.f_code.co_filename not in _CHECK_CELLS
+    ]
 
 
 def _with_hint(said: str, hint: str) -> str:

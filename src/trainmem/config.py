@@ -41,7 +41,7 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: {describe(value)} is not allowed; {allowed}")
+        super().__init__(f"{cut(field, 200)}: {describe(value)} is not allowed; {allowed}")
         self.field = field
         self.value = value
         self.allowed = allowed
@@ -51,15 +51,52 @@ class ConfigError(ValueError):
 
 
 def describe(value: object, limit: int = 60) -> str:
-    """Return ``repr(value)``, cut to `limit` characters and safe for any object."""
+    """Return ``repr(value)``, cut to `limit` characters and safe for any object.
+
+    Whatever a message says of a value that came from outside goes through here.
+    """
     if isinstance(value, int) and value.bit_length() > 8 * limit:
         return f"an integer of {value.bit_length()} bits"  # repr() itself refuses the largest
     try:
         text = repr(value)
     except Exception:  # a foreign object may fail in any way; the message must not
         text = f"<{type(value).__name__}>"
-    text = " ".join(text.split())  # an array's repr has lines
+    return cut(text, limit)
+
+
+def cut(text: str, limit: int = 60) -> str:
+    """Return a text on one line, cut to `limit` characters."""
+    text = " ".join(text[: 4 * limit].split())  # an array's repr has lines
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def in_words(error: Exception) -> str:
+    """Return what an exception says, for people: whole where it is ours, else named and cut."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    said = cut(str(error), 300)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return the known name most like a wrong one as a hint, or "" where none is."""
+    if not isinstance(name, str) or len(name) > 100:  # comparing takes the longer the longer it is
+        return ""
+    from difflib import get_close_matches  # slow to import, seldom needed
+
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, 1)
+    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object, refusing a key that is there twice: `object_pairs_hook` of `json`."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ConfigError(cut(key), value, "must be there once, and is there twice")
+        found[key] = value
+    return found
 
 
 def grouped(value: Number) -> str:
@@ -315,12 +352,8 @@ def check_names(names: Iterable[object]) -> None:
     """Raise `ConfigError` for the first name that isn't one of the ten fields."""
     for name in names:
         if name not in FIELDS:
-            from difflib import get_close_matches  # slow to import, seldom needed
-
-            near = get_close_matches(name, FIELDS, 1) if isinstance(name, str) else []
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            known = ", ".join(FIELDS)
-            raise ConfigError("unknown field", name, f"must be one of {known}{hint}")
+            allowed = f"must be one of {', '.join(FIELDS)}{nearest(name, FIELDS)}"
+            raise ConfigError("unknown field", name, allowed)
 
 
 @dataclass(frozen=True)
@@ -349,8 +382,9 @@ def preset(name: str) -> TrainingConfig:
     ConfigError
         Where no preset, or more than one, matches.
     """
-    found = [p for p in PRESETS if p.name == name] or [
-        p for p in PRESETS if isinstance(name, str) and name and p.name.startswith(name)
+    text = name if isinstance(name, str) else ""  # what isn't text can't be compared either
+    found = [p for p in PRESETS if p.name == text] or [
+        p for p in PRESETS if text and p.name.startswith(text)
     ]
     if len(found) != 1:
         raise ConfigError("preset", name, "must be one of " + ", ".join(p.name for p in PRESETS))

@@ -7,16 +7,17 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from matplotlib import rcParams
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.drawing.budget import BAR, BudgetPanel
 from trainmem.drawing.card import card_of
-from trainmem.drawing.lettering import font
+from trainmem.drawing.lettering import font, plain
 from trainmem.drawing.panel import Panel
 from trainmem.drawing.style import (
     COLORS,
@@ -25,6 +26,7 @@ from trainmem.drawing.style import (
     Theme,
     axis_top,
     theme_named,
+    theme_on,
 )
 from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
 from trainmem.drawing.timeline import draw_timeline, lay_out
@@ -117,30 +119,35 @@ def plot_timeline(
 
 
 def draw_gpu_sweep(
-    ax: Axes, simulation: Simulation, *, theme: str = "light", top: float | None = None
+    ax: Axes, simulation: Simulation, *, theme: str | None = None, top: float | None = None
 ) -> None:
-    """Draw memory per GPU against GPU count on `ax`; `top` is the top of the y axis, GB."""
-    _draw(GpuPanel(ax, theme_named(theme)), simulation, top)
+    """Draw memory per GPU against GPU count on `ax`.
+
+    The theme is the one that goes with the figure of `ax`, unless it is named; `top` is the top of
+    the y axis, GB.
+    """
+    _draw(GpuPanel(ax, theme_on(ax, theme)), simulation, top)
 
 
 def draw_seq_sweep(
-    ax: Axes, simulation: Simulation, *, theme: str = "light", top: float | None = None
+    ax: Axes, simulation: Simulation, *, theme: str | None = None, top: float | None = None
 ) -> None:
-    """Draw memory per GPU against sequence length on `ax`; `top` as in `draw_gpu_sweep`."""
-    _draw(SeqPanel(ax, theme_named(theme)), simulation, top)
+    """Draw memory per GPU against sequence length on `ax`, as `draw_gpu_sweep` does."""
+    _draw(SeqPanel(ax, theme_on(ax, theme)), simulation, top)
 
 
 def draw_budget(
-    ax: Axes, simulation: Simulation, *, theme: str = "light", top: float | None = None
+    ax: Axes, simulation: Simulation, *, theme: str | None = None, top: float | None = None
 ) -> None:
-    """Draw the HBM budget as a stacked bar on `ax`; `top` as in `draw_gpu_sweep`."""
-    _draw(BudgetPanel(ax, theme_named(theme)), simulation, top)
+    """Draw the HBM budget as a stacked bar on `ax`, as `draw_gpu_sweep` does."""
+    _draw(BudgetPanel(ax, theme_on(ax, theme)), simulation, top)
 
 
 def _draw(panel: Panel, simulation: Simulation, top: float | None) -> None:
     top = _top(simulation) if top is None else top
     panel.scale(simulation, top)
     panel.update(simulation, top)
+    plain(panel.ax)
 
 
 def describe(simulation: Simulation) -> str:
@@ -238,7 +245,25 @@ PANELS: Final[Mapping[str, Callable[[Axes, Theme, float], Panel]]] = {
 
 
 class PictureFigure(Figure):
-    """A figure that notebooks show as it is, whether or not pyplot was ever imported."""
+    """A figure that notebooks show as it is, whether or not pyplot was ever imported.
+
+    Nor do rcParams change how it is saved: what isn't said is as the figure is.
+    """
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """Save the figure, as `matplotlib.figure.Figure.savefig` does."""
+        given = {name: value for name, value in options.items() if value is not None}
+        said: dict[str, Any] = {
+            "dpi": "figure",
+            "facecolor": "auto",
+            "edgecolor": "auto",
+            "transparent": False,
+        }
+        if rcParams["savefig.bbox"] is not None:  # None would mean that
+            said["bbox_inches"] = self.bbox_inches
+        if "." not in os.path.basename(fname if isinstance(fname, str | os.PathLike) else ""):
+            said["format"] = "png"
+        super().savefig(fname, **(said | given))
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -261,6 +286,8 @@ class Drawing:
 
     def __init__(self, width: float, height: float, theme: str, dpi: float = 100) -> None:
         colors = theme_named(theme)
+        # A hair more than whole, which floats may lose on the way through inches to pixels.
+        width, height = width + 1e-6, height + 1e-6
         self.figure = PictureFigure(
             figsize=(width / 72, height / 72), dpi=dpi, linewidth=0,
             facecolor=colors.background, edgecolor="none", frameon=True,
@@ -275,12 +302,13 @@ class Drawing:
             spill = min(GAP, width - rect.left - rect.width) - 8
             self.panels.append(PANELS[name](ax, colors, spill))
             ax.tick_params(axis="y", labelleft=first)
-            ax.xaxis.set_label_coords(0.5, -20 / rect.height)
+            # Hardly off the middle: text lands on whole pixels, and halves would go either way.
+            ax.xaxis.set_label_coords(0.5 + 0.1 / rect.width, -20 / rect.height)
             if first:
                 ax.set_ylabel(
                     "GB per GPU", loc="center", color=colors.muted, fontproperties=font(TEXT)
                 )
-                ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5)
+                ax.yaxis.set_label_coords((14 - LEFT) / rect.width, 0.5 + 0.1 / rect.height)
 
     @property
     def moving(self) -> list[Artist]:
@@ -300,11 +328,7 @@ class Drawing:
         """Set the axes."""
         for panel in self.panels:
             panel.scale(simulation, _top(simulation))
-        for artist in self.figure.findobj():  # what rcParams may have set at their birth
-            artist.set_sketch_params(None)
-            artist.set_path_effects([])
-            if isinstance(artist, Text):
-                artist.set(usetex=False, antialiased=True)
+        plain(self.figure)
 
     def update(self, simulation: Simulation) -> None:
         """Move the artists."""

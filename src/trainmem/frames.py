@@ -23,6 +23,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.typing import ColorType
 from PIL import Image
 
+from trainmem.config import describe
 from trainmem.drawing.style import (
     COLORS,
     GATHERED,
@@ -97,7 +98,9 @@ class FrameRenderer:
         theme_named(theme)
         for name, value in (("width", width), ("ratio", ratio)):
             if not isinstance(value, Real) or not math.isfinite(value):
-                raise ValueError(f"{name}: {value!r} is not allowed; must be a finite number")
+                raise ValueError(
+                    f"{name}: {describe(value)} is not allowed; must be a finite number"
+                )
         size = frame_size(width)
         lowest, highest = RATIOS
         highest = min(1.0 if draft else highest, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
@@ -130,8 +133,7 @@ class _Surface:
     """One figure of one size, with the pixels of all that stands still in it."""
 
     def __init__(self, size: tuple[int, int], ratio: float, theme: str) -> None:
-        # A hair more than whole, which floats may lose on the way through inches to pixels.
-        width, height = (side + 1e-6 for side in size)
+        width, height = size
         self.theme = theme
         self.drawing = Drawing(width, height, theme, dpi=72 * ratio)
         self.canvas: Any = FigureCanvasAgg(self.drawing.figure)

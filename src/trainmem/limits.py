@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from trainmem.config import FIELDS, TrainingConfig
 from trainmem.reduced import Components
 
-__all__ = ["MemoryModel", "largest_that_fits", "smallest_num_gpus"]
+__all__ = ["Limit", "MemoryModel", "grade_of", "largest_that_fits", "limit", "smallest_num_gpus"]
 
 
 class MemoryModel(Protocol):
@@ -38,17 +39,73 @@ class MemoryModel(Protocol):
         """Return the bytes of unsharded model states per parameter."""
 
 
-def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
+@dataclass(frozen=True)
+class Limit:
+    """The last value of an input at which a request fits, and how surely.
+
+    Attributes
+    ----------
+    value : int or None
+        The fewest GPUs, the longest sequence or the largest micro batch whose need is at most the
+        capacity; None where there is none.
+    grade : str
+        The grade at that value; `does not fit` where there is none.
+    surely : int or None
+        The last value that is graded `fits`; None where there is none.
+    """
+
+    value: int | None
+    grade: str
+    surely: int | None
+
+
+def limit(
+    model: MemoryModel,
+    config: TrainingConfig,
+    field: Literal["num_gpus", "seq_length", "micro_batch"],
+) -> Limit:
+    """Return the limit of an input, the grade there, and the last value graded `fits`."""
+
+    def last(capacity: float | None) -> int | None:
+        if field == "num_gpus":
+            return smallest_num_gpus(model, config, capacity)
+        return largest_that_fits(model, config, field, capacity)
+
+    value = last(None)
+    if value is None:
+        return Limit(None, "does not fit", None)
+    there = config.replace(**{field: value})
+    grade = grade_of(model, there, float(model.components(there).total))
+    surely = getattr(model, "surely_fits", None)
+    if grade == "fits" or surely is None:
+        return Limit(value, grade, value)
+    return Limit(value, grade, last(surely(config)))
+
+
+def grade_of(model: MemoryModel, config: TrainingConfig, need: float) -> str:
+    """Return the grade of a need in bytes: the model's own, or `fits` and `does not fit`."""
+    own = getattr(model, "grade", None)
+    if own is not None:
+        return str(own(config, need))
+    return "fits" if need <= model.capacity_bytes(config) else "does not fit"
+
+
+def smallest_num_gpus(
+    model: MemoryModel, config: TrainingConfig, capacity: float | None = None
+) -> int | None:
     """Return the smallest GPU count at which `config` fits, or None where none does.
+
+    `capacity` bytes, or what the model says that one GPU offers.
 
     A model with a `smallest_num_gpus` of its own is asked; else this assumes that memory per GPU
     never grows with the count. A `total_by_gpus` of its own spares it most of the work.
     """
     own = getattr(model, "smallest_num_gpus", None)
     if own is not None:
-        return own(config)  # type: ignore[no-any-return]
+        more = () if capacity is None else (capacity,)
+        return own(config, *more)  # type: ignore[no-any-return]
     most = int(FIELDS["num_gpus"].bounds[1])
-    capacity = model.capacity_bytes(config)
+    room = model.capacity_bytes(config) if capacity is None else capacity
     by_gpus = getattr(model, "total_by_gpus", None)
     if by_gpus is not None:
         total: Callable[[int], float] = by_gpus(config)
@@ -58,41 +115,46 @@ def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
             return float(model.components(config, num_gpus=count).total)
 
     alone, spread = total(1), total(most)
-    if alone <= capacity:
+    if alone <= room:
         return 1
-    if spread > capacity:
+    if spread > room:
         return None
     shared = (alone - spread) / (1 - 1 / most)  # total(N) = floor + shared / N
-    room = capacity - (alone - shared)
-    guess = math.ceil(shared / room) if room > 0 else most
-    return _boundary(lambda count: total(count) > capacity, 1, most, guess) + 1
+    left = room - (alone - shared)
+    guess = math.ceil(shared / left) if left > 0 else most
+    return _boundary(lambda count: total(count) > room, 1, most, guess) + 1
 
 
 def largest_that_fits(
-    model: MemoryModel, config: TrainingConfig, field: Literal["seq_length", "micro_batch"]
+    model: MemoryModel,
+    config: TrainingConfig,
+    field: Literal["seq_length", "micro_batch"],
+    capacity: float | None = None,
 ) -> int | None:
     """Return the largest value of `field` at which `config` fits, or None where none does.
 
-    Values end at the field's upper bound. A model with a `largest_that_fits` of its own is asked;
-    else this assumes that memory never falls as the value grows.
+    `capacity` bytes, or what the model says that one GPU offers. Values end at the field's upper
+    bound. A model with a `largest_that_fits` of its own is asked; else this assumes that memory
+    never falls as the value grows.
     """
     own = getattr(model, "largest_that_fits", None)
     if own is not None:
-        return own(config, field)  # type: ignore[no-any-return]
+        more = () if capacity is None else (capacity,)
+        return own(config, field, *more)  # type: ignore[no-any-return]
     most = int(FIELDS[field].bounds[1])
-    capacity = model.capacity_bytes(config)
+    room = model.capacity_bytes(config) if capacity is None else capacity
 
     def total(value: int) -> float:
         return float(model.components(config, **{field: value}).total)
 
     least, greatest = total(1), total(most)
-    if least > capacity:
+    if least > room:
         return None
-    if greatest <= capacity:
+    if greatest <= room:
         return most
     slope = (greatest - least) / (most - 1)
-    guess = 1 + math.floor((capacity - least) / slope) if slope > 0 else 1
-    return _boundary(lambda value: total(value) <= capacity, 1, most, guess)
+    guess = 1 + math.floor((room - least) / slope) if slope > 0 else 1
+    return _boundary(lambda value: total(value) <= room, 1, most, guess)
 
 
 def _boundary(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:

@@ -15,12 +15,22 @@ from typing import Any, Final
 
 from traitlets import Bool, Dict, Float, HasTraits, Instance, Int, TraitType, Unicode, observe
 
-from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig, check_names
+from trainmem.config import (
+    FIELDS,
+    GPUS,
+    PRESETS,
+    ConfigError,
+    TrainingConfig,
+    check_names,
+    describe,
+    in_words,
+)
 from trainmem.limits import MemoryModel
 from trainmem.reduced import REDUCED
 from trainmem.request import (
     DERIVED,
     PLAN_OPTIONS,
+    card_of,
     check_derived,
     check_plan,
     check_request,
@@ -30,7 +40,8 @@ from trainmem.request import (
     read_config,
 )
 from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
-from trainmem.transformer import ARCHITECTURES, Architecture, TransformerModel
+from trainmem.transformer import ARCHITECTURES, Architecture, Plan, TransformerModel
+from trainmem.transformer.adapter import inputs_of, options_of
 
 __all__ = ["TrainingMemory"]
 
@@ -128,6 +139,9 @@ class Options(Guarded, Dict):
     def validate(self, obj: Any, value: Any) -> dict[str, Any]:
         """Return the options, each checked by itself, or raise `ConfigError`."""
         with obj.refusing():
+            if isinstance(value, Plan):
+                allowed = "must be a dict of options; update(plan=…) takes a whole Plan"
+                raise ConfigError("plan", value, allowed)
             return check_plan(value)
 
 
@@ -144,7 +158,8 @@ class TrainingMemory(HasTraits):
         Starting point; the published reference request where omitted.
     **inputs
         Inputs that replace those of `config`, `gpu`, `architecture` (a name, or an
-        `Architecture`), `plan` (a dict of options), and options of the plan by name.
+        `Architecture`), `plan` (a dict of options, or a whole `Plan`), and options of the plan
+        by name.
 
     Attributes
     ----------
@@ -152,7 +167,8 @@ class TrainingMemory(HasTraits):
         The whole answer for the present inputs.
     error : str
         Why the last change was refused; empty after one that was taken. A refused change
-        raises `ConfigError` and leaves the last good state.
+        raises `ConfigError` and leaves the last good state, and so does one that raises
+        anything else while it is computed.
 
     Raises
     ------
@@ -169,6 +185,11 @@ class TrainingMemory(HasTraits):
     True
     >>> memory.update(zero_stage=3, seq_length=8192)  # computes once
     >>> memory.update(architecture="Llama-3-8B", loss_head="chunked")
+
+    Notes
+    -----
+    Copies and pickles hold the inputs, and compute the outputs anew; observers and links stay
+    with the original.
     """
 
     model_params_b = Input("model_params_b")
@@ -225,6 +246,10 @@ class TrainingMemory(HasTraits):
         self._apply(self._starting_point(config, inputs))
         super().__init__()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:
+            return _restored, (type(self), self._state, self._opened)
+
     def _starting_point(self, config: TrainingConfig | None, inputs: dict[str, Any]) -> State:
         """Return the state that the constructor's keywords ask for."""
         for name in inputs:
@@ -233,12 +258,12 @@ class TrainingMemory(HasTraits):
                     check_names([name])
                 except ConfigError as error:
                     raise TypeError(
-                        f"{type(self).__name__}() got an unexpected keyword argument {name!r}: "
-                        f"{error.allowed}"
+                        f"{type(self).__name__}() got an unexpected keyword argument "
+                        f"{describe(name)}: {error.allowed}"
                     ) from None
         if config is not None and not isinstance(config, TrainingConfig):
             raise TypeError(f"config must be a TrainingConfig, not {type(config).__name__}")
-        self._state = State(config or TrainingConfig(), self.gpu)
+        self._state = State(config or TrainingConfig(), card_of(config, inputs))
         state = self._changed(self._state, inputs)
         if state.options and state.architecture is None:
             raise ConfigError("plan", dict(state.options), "it needs an architecture")
@@ -274,8 +299,8 @@ class TrainingMemory(HasTraits):
         Parameters
         ----------
         **changes
-            New values of inputs, `gpu`, `architecture` and `plan`; an option of the plan by its
-            name changes that one alone.
+            New values of inputs, `gpu`, `architecture` and `plan` (a whole `Plan` brings the
+            inputs that it says); an option of the plan by its name changes that one alone.
 
         Raises
         ------
@@ -283,7 +308,7 @@ class TrainingMemory(HasTraits):
             For an unknown name, a bad value, an input that follows from the architecture, or a
             combination that isn't covered; nothing has changed then.
         """
-        with self._lock, self.refusing():
+        with self._lock:
             self._change(changes)
 
     def open_config(
@@ -308,9 +333,10 @@ class TrainingMemory(HasTraits):
             Naming the field that is missing, wrong or not covered; nothing has changed then.
         """
         with self._lock, self.refusing():
-            found = read_config(config, name)
+            found = find_architecture(read_config(config, name))
+        with self._lock:
             self._change({"architecture": found})
-            return found
+        return found
 
     def find(self, value: Any) -> Architecture | None:
         """Return the architecture of that name, the opened one included; None for ""."""
@@ -339,8 +365,8 @@ class TrainingMemory(HasTraits):
         """Show in `error` why a change is refused, and let the exception on."""
         try:
             yield
-        except ConfigError as error:
-            self.set_trait("error", str(error))
+        except Exception as error:  # a model may fail in any way
+            self.set_trait("error", in_words(error))
             raise
 
     @observe(*FIELDS, "gpu", "architecture", "plan")
@@ -349,12 +375,12 @@ class TrainingMemory(HasTraits):
             pending = self._pending()
             if pending:
                 try:
-                    with self.refusing():
-                        self._change({})
-                except ConfigError as error:  # each value is good, but not together
+                    self._change({})
+                except Exception:  # each value is good, but not together
+                    why = self.error
                     for name in pending:
                         self.set_trait(name, self._traits_of(self._state)[name])
-                    self.set_trait("error", str(error))
+                    self.set_trait("error", why)
                     raise
 
     def _pending(self) -> dict[str, Any]:
@@ -373,10 +399,15 @@ class TrainingMemory(HasTraits):
         }
 
     def _change(self, changes: Mapping[str, Any]) -> None:
-        self._apply(self._changed(self._state, {**self._pending(), **changes}))
+        with self.refusing():
+            state = self._changed(self._state, {**self._pending(), **changes})
+        self._apply(state)
 
     def _changed(self, state: State, changes: Mapping[str, Any]) -> State:
         """Return the state after some changes, checked as a whole."""
+        plan = changes.get("plan")
+        if isinstance(plan, Plan):  # which says some of the ten inputs too
+            changes = {**inputs_of(plan), **changes, "plan": options_of(plan)}
         options = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
         inputs = {n: v for n, v in changes.items() if n not in OTHERS and n not in options}
         check_names(inputs)
@@ -390,34 +421,60 @@ class TrainingMemory(HasTraits):
             config, gpu = _changed(state.config, state.gpu, {**inputs, **chosen})
             state = replace(state, config=config, gpu=gpu)
         if "plan" in changes or options:
-            plan = check_plan(changes.get("plan", state.options))
-            state = replace(state, options=check_plan({**plan, **options}))
+            given = check_plan(changes.get("plan", state.options))
+            state = replace(state, options=check_plan({**given, **options}))
         if state.architecture is not None:
             check_request(state.config, state.architecture, state.options)
         return state
 
     def _apply(self, state: State) -> None:
-        """Compute, then publish inputs and outputs together: observers see one state."""
-        simulation = simulate(state.config, model=state.model)
+        """Compute, then publish inputs and outputs together: observers see one state.
+
+        All that can fail comes first, while the last state is whole.
+        """
+        with self.refusing():
+            simulation = simulate(state.config, model=state.model)
+            outputs = {name: getattr(simulation, name) for name in SHOWN_OUTPUTS}
+            self._prepare(simulation)
         self._state = state
         if state.architecture is not None and state.architecture.name not in ARCHITECTURES:
             self._opened = state.architecture
         with self._publishing(), self.hold_trait_notifications():
             for name, value in self._traits_of(state).items():
                 self.set_trait(name, value)
-            for name in OUTPUT_NAMES:
-                if name != "zero_stage":
-                    self.set_trait(name, getattr(simulation, name))
-            for name in ("headroom_gb", "longest_sequence", "largest_micro_batch", "grade"):
-                self.set_trait(name, getattr(simulation, name))
-            self.set_trait("min_gpus_reason", simulation.min_gpus_reason)
+            for name, value in outputs.items():
+                self.set_trait(name, value)
             self.set_trait("simulation", simulation)
             self.set_trait("error", "")
+
+    def _prepare(self, simulation: Simulation) -> None:
+        """Make ready what is shown of an answer; what raises here refuses the change."""
 
     def _publishing(self) -> AbstractContextManager[None]:
         """Return the context in which one change is published; the widget adds to it."""
         return nullcontext()
 
+
+def _restored(
+    kind: type[TrainingMemory], state: State, opened: Architecture | None
+) -> TrainingMemory:
+    """Return a model with the inputs of another, for copies and pickles."""
+    memory = kind.__new__(kind)
+    TrainingMemory.__init__(memory, state.config)
+    memory._opened = opened
+    memory._apply(state)
+    return memory
+
+
+SHOWN_OUTPUTS: Final = (
+    *(name for name in OUTPUT_NAMES if name != "zero_stage"),  # which is an input too
+    "headroom_gb",
+    "longest_sequence",
+    "largest_micro_batch",
+    "grade",
+    "min_gpus_reason",
+)
+"""What of an answer is a trait."""
 
 OTHERS: Final = ("gpu", "architecture", "plan")
 """Inputs beside the ten."""

@@ -5,17 +5,22 @@ Whatever a sentence recommends was tried: the model ran with that change alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from trainmem.config import FIELDS, TrainingConfig, grouped
+from trainmem.fixes import Offer
+from trainmem.limits import Limit
+from trainmem.remedies import Change, changed, offers, remedies
 from trainmem.transformer import Level, Plan, Result, plan_of
 from trainmem.transformer.adapter import TransformerModel
+from trainmem.transformer.overhead import DEEPSPEED_STEP, fits_below
 from trainmem.transformer.result import PHASE_NAMES, longest_length
 from trainmem.verdict import STAGE_WORDS, Case, write_bytes
 
-__all__ = ["Change", "Moment", "layout_words", "remedies"]
+__all__ = ["Moment", "layout_words"]
 
 GROUPS: Final = {
     "model states": ("weights", "gradients", "optimizer"),
@@ -36,40 +41,6 @@ WORTH_NAMING: Final = 0.05
 """Part of the need that a change must free to be named."""
 
 MOST_NAMED: Final = 3
-
-
-class Change(NamedTuple):
-    """One change to a request, and what it is called in a sentence and on a button."""
-
-    field: str
-    value: Any
-    words: str
-    label: str
-
-
-def remedies(model: TransformerModel, config: TrainingConfig) -> list[Change]:
-    """Return the changes that may free memory without changing what is trained, gentlest first."""
-    options = model.options
-    found = []
-    if options.get("loss_head", "transformers") == "transformers":
-        found.append(Change("loss_head", "chunked", "a chunked loss head", "chunked loss head"))
-    if options.get("loss_head") != "fused":
-        found.append(Change("loss_head", "fused", "a fused loss head", "fused loss head"))
-    if options.get("attention") == "eager":
-        found.append(Change("attention", "flash", "flash attention", "flash attention"))
-    if not config.grad_ckpt:
-        found.append(Change("grad_ckpt", 1, "checkpointing", "checkpointing on"))
-    if config.zero_stage and options.get("wrapping") != "split":
-        words = "gathering embedding and head apart"
-        found.append(Change("wrapping", "split", words, "embedding and head apart"))
-    if options.get("optimizer") == "adamw_foreach":
-        found.append(Change("optimizer", "adamw", "the fused optimizer", "fused AdamW"))
-    if config.num_gpus > 1:
-        found += [
-            Change("zero_stage", stage, f"ZeRO-{stage}", f"ZeRO-{stage}")
-            for stage in range(config.zero_stage + 1, 4)
-        ]
-    return found
 
 
 @dataclass(frozen=True)
@@ -155,13 +126,17 @@ class Moment(Case):
                 best[change.field] = (change, freed)
         return sorted(best.values(), key=lambda item: -item[1])[:MOST_NAMED]
 
+    def offers(self, limits: Mapping[str, Limit]) -> Iterator[Offer]:
+        """Yield the changes to try, gentlest first."""
+        return offers(self.model, self.config, limits)
+
+    def changed(self, changes: Mapping[str, Any]) -> tuple[TransformerModel, TrainingConfig]:
+        """Return the model and the config with some changes."""
+        return changed(self.model, self.config, changes)
+
     def after(self, change: Change) -> float | None:
         """Return the bytes needed with a change, or None where that isn't covered."""
-        model, config = self.model, self.config
-        if change.field in FIELDS:
-            config = config.replace(**{change.field: change.value})
-        else:
-            model = model.with_option(change.field, change.value)
+        model, config = self.changed({change.field: change.value})
         try:
             return float(model.peak(config).peak_bytes * model.factor)
         except ValueError:
@@ -172,40 +147,72 @@ class Moment(Case):
         why = f"peak in {self.when}: {self.largest()}"
         if not self.fits:
             why += f", {write_bytes(self.need.total - self.capacity)} over capacity"
-        elif self.grade == "uncertain":
-            why += ", too close to capacity to be certain"
+        elif self.grade != "fits":
+            near = self.need.total >= fits_below("") * self.capacity and self.grade == "uncertain"
+            why += ", too close to capacity to be certain" if near else f", {self.why_not_sure()}"
         frees = self._what_frees()
         if not self.fits and self.min_gpus is None:
             frees += f"; no GPU count fits: {self.why_no_count_fits()}"
-        stage = sharding_words(plan_of(self.config, self.model.plan))
-        return f"{LABELS[self.dominates]} -- {why}; {frees}; {stage}"
+        stage = sharding_words(self.plan)
+        remarks = "".join(f"; {remark}" for remark in self.remarks)
+        return f"{LABELS[self.dominates]} -- {why}; {frees}{remarks}; {stage}"
 
     def banner(self) -> str:
-        """Return the widget's sentences, to follow the headline."""
+        """Return the widget's sentences, to follow the headline of the grade."""
         margin = self.capacity - self.need.total
         if not self.fits:
             room = f"{write_bytes(-margin)} short"
-        elif self.grade == "uncertain":
-            card = self.levels[2]
-            room = (
-                f"{write_bytes(margin)} of headroom as PyTorch allocates, but with what it "
-                f"reserves and CUDA's own the card may need {card.low_bytes / 1e9:.1f} to "
-                f"{write_bytes(card.high_bytes)}"
-            )
+        elif self.grade != "fits":
+            room = f"{write_bytes(margin)} of headroom as PyTorch allocates, but "
+            room += self.why_not_sure()
         else:
             room = f"{write_bytes(margin)} of headroom"
         room = room[0].upper() + room[1:]
         peak = f"The peak comes in {self.when}: {self.largest()}"
         if not self.fits and self.min_gpus is None:
-            return f"{room}. {peak}. No number of GPUs fits: {self.why_no_count_fits()}."
-        return f"{room}. {peak}; {self._what_frees()}."
+            advice = f". No number of GPUs fits: {self.why_no_count_fits()}"
+        elif self.needs_little:
+            advice = "; nothing has to be freed"
+        else:
+            advice = f"; {self._what_frees()}"
+        remarks = "".join(f" {remark[0].upper()}{remark[1:]}." for remark in self.remarks)
+        return f"{room}. {peak}{advice}.{remarks}"
+
+    def why_not_sure(self) -> str:
+        """Say why a need below capacity isn't graded `fits`."""
+        card = self.levels[2]
+        low, high = f"{card.low_bytes / 1e9:.1f}", write_bytes(card.high_bytes)
+        if self.grade == "does not fit":
+            return (
+                "with what it reserves and CUDA's own the card needs at least "
+                f"{write_bytes(card.low_bytes)}"
+            )
+        if self.need.total < fits_below("") * self.capacity:
+            return f"not certain: {DEEPSPEED_STEP}"
+        return f"with what it reserves and CUDA's own the card may need {low} to {high}"
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan in force."""
+        return plan_of(self.config, self.model.plan)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What surprises in the numbers and is right."""
+        experts, ranks = self.model.architecture.num_experts, self.plan.ranks
+        if self.plan.fsdp and ranks > experts > 0:
+            return [
+                f"FSDP2 pads the {experts} experts of each layer to {grouped(ranks)} ranks, so "
+                "that gathering a layer takes more the more GPUs there are"
+            ]
+        return []
 
     def why_no_count_fits(self) -> str:
         """Return the reason, where `min_gpus` is None."""
         if self.config.zero_stage == 0:
             return "stage 0 shards nothing"
-        count, least = self.model.leanest_num_gpus(self.config)
-        return f"even over {grouped(count)} GPUs one needs {write_bytes(least)}"
+        _, least = self.model.leanest_num_gpus(self.config)
+        return f"what the GPUs don't share takes at least {write_bytes(least)} on each"
 
     def why_no_longer(self) -> str | None:
         """Return what ends the longest sequence, where it isn't memory."""
@@ -224,9 +231,8 @@ class Moment(Case):
 
 def sharding_words(plan: Plan) -> str:
     """Say what is sharded, and over which layout, in words."""
-    stage = int(plan.sharding[-1]) if plan.sharding.startswith("zero") else 0
-    words = STAGE_WORDS[stage]
-    if plan.framework == "megatron" and stage == 1:
+    words = STAGE_WORDS[plan.zero_stage]
+    if plan.framework == "megatron" and plan.zero_stage == 1:
         words = "distributed optimizer (optimizer states sharded)"
     layout = layout_words(plan)
     return f"{words}, {layout}" if layout else words

@@ -19,10 +19,12 @@ from trainmem.config import (
     write_capacity,
     write_gb,
 )
+from trainmem.limits import Limit
 from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS
 from trainmem.simulation import GB, Simulation
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Stack
+from trainmem.transformer.plan import zero_stage
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 
@@ -41,6 +43,12 @@ HEADLINES: Final = {
     "uncertain": "≈ May not fit",
     "does not fit": "✗ Out of memory",
 }
+
+OFFERS: Final = {"fits": "Fits with", "uncertain": "May fit with"}
+"""What stands before the changes that end in a grade."""
+
+MOST_FIXES: Final = 6
+"""Changes shown, the gentlest; `fixes()` has them all."""
 
 OMITS: Final = (
     "This model leaves out the loss head, gathered parameters, kernels' temporaries and CUDA's "
@@ -71,18 +79,11 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "fits": s.fits,
         "headline": HEADLINES[s.grade],
         "banner": s.banner.replace(" %", "\N{NO-BREAK SPACE}%"),
-        "fixes": [
-            {
-                "field": fix.field,
-                "value": fix.value,
-                "label": fix.label,
-                "gb": f"{write_gb(fix.per_gpu_total_gb)} GB",
-            }
-            for fix in s.fixes()
-        ],
+        "fixes": _fixes(s),
         "cards": _cards(s),
         "footer": (
-            f"{s.bytes_per_param:g} bytes/param · global batch {grouped(s.global_batch)} · "
+            f"{s.bytes_per_param:.3g} bytes/param{_whole(s)} · "
+            f"global batch {grouped(s.global_batch)} · "
             f"cluster {write_gb(s.aggregate_cluster_gb)} GB · "
             f"computed here in {s.compute_ms:.1f} ms"
         ),
@@ -90,6 +91,21 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "python": python_call(s.config, s.model),
         "curl": "" if name else curl_command(s.config),  # the HTTP API has no architectures
     }
+
+
+def _fixes(s: Simulation) -> list[dict[str, Any]]:
+    """Return the changes on offer by the grade that they end in: words, and a button each."""
+    shown = s.fixes()[:MOST_FIXES]
+    groups = []
+    for grade, offer in OFFERS.items():
+        items = [
+            {"label": f"{fix.label} → {write_gb(fix.per_gpu_total_gb)} GB", "changes": fix.changes}
+            for fix in shown
+            if fix.grade == grade
+        ]
+        if items:
+            groups.append({"offer": offer, "items": items})
+    return groups
 
 
 def tables() -> dict[str, Any]:
@@ -147,7 +163,7 @@ def _stack_changes(stack: Stack) -> dict[str, Any]:
     sharding = options.pop("sharding")
     changes: dict[str, Any] = {"grad_ckpt": int(options["checkpointing"] != "none")}
     if "sharding" in stack.options:
-        changes["zero_stage"] = int(sharding[-1])
+        changes["zero_stage"] = zero_stage(sharding)
     if options["checkpointing"] == "none":
         options["checkpointing"] = OPTIONS["checkpointing"].default
     return changes | options
@@ -256,26 +272,28 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
     else:
         fewest, at = grouped(s.min_gpus_to_fit), f"at ZeRO-{s.zero_stage}"
         total = s.at(num_gpus=s.min_gpus_to_fit)
-        each = f"{write_gb(total)} GB each"
+        each = f"{write_gb(total)} GB each{_not_sure(s.limit('num_gpus'))}"
+    whole = write_capacity(s.model_states_unsharded_gb)
     return [
         {
             "title": "Per GPU",
             "value": write_gb(s.components.total / GB),
             "unit": f"/ {write_capacity(s.gpu_capacity_gb)} GB",
-            "note": f"{write_gb(s.utilization_percent)} % of capacity",
+            "note": f"{write_gb(s.utilization_percent)} % of {_capacity_is(s)}",
         },
         {"title": "Minimum GPUs", "value": fewest, "unit": at, "note": each},
         {
             "title": "Model states",
             "value": write_gb(s.components.states / GB),
-            "unit": f"GB of {write_capacity(s.model_states_unsharded_gb)}",
-            "note": f"largest micro batch {_together(_limit(s.largest_micro_batch))}",
+            # At the peak some are not there yet and others twice: no part of the whole.
+            "unit": "GB at the peak" if s.moment is not None else f"GB of {whole}",
+            "note": _limit_note("largest micro batch", s.limit("micro_batch"), "sequence"),
         },
         {
             "title": "Activations",
             "value": write_gb(s.components.activations / GB),
             "unit": "GB",
-            "note": f"longest sequence {_together(_limit(s.longest_sequence))}",
+            "note": _limit_note("longest sequence", s.limit("seq_length"), "token"),
         },
     ]
 
@@ -293,20 +311,50 @@ def _table(s: Simulation) -> list[list[str]]:
         "Model states, unsharded": s.model_states_unsharded_gb,
         "Cluster": s.aggregate_cluster_gb,
     }
-    counts = {
-        "Minimum GPUs": s.min_gpus_to_fit,
-        "Longest sequence that fits": s.longest_sequence,
-        "Largest micro batch that fits": s.largest_micro_batch,
-        "Global batch": s.global_batch,
+    limits = {
+        "Minimum GPUs": s.limit("num_gpus"),
+        "Longest sequence that fits": s.limit("seq_length"),
+        "Largest micro batch that fits": s.limit("micro_batch"),
     }
     return [
         *([name, f"{value:.3f} GB"] for name, value in gb.items()),
-        *([name, _limit(value)] for name, value in counts.items()),
+        *([name, write_limit(limit)] for name, limit in limits.items()),
+        ["Global batch", grouped(s.global_batch)],
     ]
 
 
-def _limit(value: int | None) -> str:
-    return "none" if value is None else grouped(value)
+def write_limit(limit: Limit) -> str:
+    """Write a limit, and where it isn't sure to fit the value that is."""
+    return "none" if limit.value is None else grouped(limit.value) + _not_sure(limit)
+
+
+def _not_sure(limit: Limit) -> str:
+    """Say that a limit isn't graded `fits`, and what is; "" where it is."""
+    if limit.grade == "fits" or limit.value is None:
+        return ""
+    surely = "none is sure" if limit.surely is None else f"{grouped(limit.surely)} is sure to fit"
+    return f" ({'uncertain' if limit.grade == 'uncertain' else 'too near'}; {surely})"
+
+
+def _whole(s: Simulation) -> str:
+    """Return the model states of the whole model, where no card has them."""
+    if s.moment is None:
+        return ""
+    return f", {write_capacity(s.model_states_unsharded_gb)} GB of states in all"
+
+
+def _limit_note(name: str, limit: Limit, one: str) -> str:
+    """Return a card's note about a limit."""
+    if limit.value is None:
+        return f"not even one {one} fits"
+    return f"{name} {_together(write_limit(limit))}"
+
+
+def _capacity_is(s: Simulation) -> str:
+    """Say what the capacity is: of a card with an architecture, what `torch.cuda` reports."""
+    if getattr(s.model, "usable_gib", None) is None:
+        return "capacity"
+    return f"{write_capacity(s.gpu_capacity_gb)} GB usable"
 
 
 def _together(text: str) -> str:

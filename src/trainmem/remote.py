@@ -11,12 +11,15 @@ import asyncio
 import json
 import os
 import random
+import re
 import ssl
 import threading
 import weakref
 from concurrent.futures import Future
 from http import HTTPStatus
+from importlib.util import find_spec
 from typing import Any, Final, Self
+from urllib.request import getproxies
 
 try:
     import httpx
@@ -38,7 +41,7 @@ from trainmem.answer import (
 )
 from trainmem.config import TrainingConfig, describe
 from trainmem.simulation import Simulation, resolve, simulate
-from trainmem.wire import PATH, parse
+from trainmem.wire import PATH, is_loopback, parse
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -51,10 +54,14 @@ AGAIN: Final = frozenset({502, 503, 504})
 REDIRECTS: Final = frozenset({301, 302, 307, 308})
 MAX_REDIRECTS: Final = 3
 MESSAGE_LIMIT: Final = 300
+MAX_PORT: Final = 65_535
 
 
 class AsyncClient:
     """Asks a server for simulations, from within one event loop (asyncio).
+
+    Proxies come from the environment (`HTTPS_PROXY` and its like), but for a server on this
+    machine, and authorities from `SSL_CERT_FILE` or `SSL_CERT_DIR` where they are set.
 
     Parameters
     ----------
@@ -76,7 +83,8 @@ class AsyncClient:
     Raises
     ------
     ValueError
-        For an address that can't be, naming what is wrong with it.
+        For an address that can't be, naming what is wrong with it, and for a variable of the
+        environment that can't, by its name.
     """
 
     def __init__(
@@ -97,16 +105,32 @@ class AsyncClient:
         self._url = _endpoint(base_url, path)
         self.timeout = timeout
         self.retries = retries
-        self._http = httpx.AsyncClient(
-            verify=ssl_context or True,
-            follow_redirects=False,
-            timeout=httpx.Timeout(timeout, connect=connect_timeout),
-            headers={
-                "User-Agent": f"trainmem/{__version__}",
-                "Accept": "application/json",
-                "Accept-Encoding": "identity",  # so that what is counted is what arrives
-            },
-        )
+        self._connect_timeout = connect_timeout
+        self._trust = ssl_context or _authorities()
+        self._open()
+
+    def _open(self) -> None:
+        """Make the pool of connections of this process."""
+        self._process = os.getpid()
+        proxied = not is_loopback(self._url.host)  # no proxy leads to this machine
+        if proxied:
+            _check_proxies()
+        try:
+            self._http = httpx.AsyncClient(
+                verify=self._trust,
+                trust_env=proxied,
+                event_hooks={"response": [_keep_location]},
+                follow_redirects=False,
+                timeout=httpx.Timeout(self.timeout, connect=self._connect_timeout),
+                headers={
+                    "User-Agent": f"trainmem/{__version__}",
+                    "Accept": "application/json",
+                    "Accept-Encoding": "identity",  # so that what is counted is what arrives
+                },
+            )
+        except (ValueError, httpx.InvalidURL) as error:
+            hosts = describe(getproxies().get("no"))
+            raise ValueError(f"NO_PROXY: {hosts} is no list of hosts: {error}") from None
 
     @property
     def url(self) -> str:
@@ -159,7 +183,8 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connections; the client can't be used any more."""
-        await self._http.aclose()
+        if self._process == os.getpid():  # those of the process before a fork are its own
+            await self._http.aclose()
 
     async def __aenter__(self) -> Self:
         """Return the client, to be closed at the end of the block."""
@@ -185,6 +210,8 @@ class AsyncClient:
         """Return the body of the answer to one attempt."""
         url = self._url
         headers = {"Content-Type": "application/json"}
+        if self._process != os.getpid():  # the connections are those of the process before a fork
+            self._open()
         try:
             for _ in range(1 + MAX_REDIRECTS):
                 request = self._http.stream("POST", url, content=body, headers=headers)
@@ -230,6 +257,7 @@ class Client:
         self._lock = threading.Lock()
         self._stop: weakref.finalize[..., Any] | None = None
         self._closed = False
+        _CLIENTS.add(self)
 
     @property
     def url(self) -> str:
@@ -304,6 +332,26 @@ class Client:
         thread.start()
         self._stop = weakref.finalize(self, _end, self._loop, thread)
 
+    def _forked(self) -> None:
+        """Forget what a fork left with the parent: the thread, its loop, and who held the lock."""
+        self._lock = threading.Lock()
+        self._loop = None
+        if self._stop is not None:
+            self._stop.detach()
+            self._stop = None
+
+
+_CLIENTS: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_CLIENTS):
+        client._forked()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
+
 
 def _run(loop: asyncio.AbstractEventLoop, twin: AsyncClient) -> None:
     """Run the loop until it is stopped, then cancel its tasks and close all."""
@@ -334,28 +382,81 @@ def _endpoint(base_url: str, path: str) -> httpx.URL:
 
     try:
         url = httpx.URL(base_url)
-    except (httpx.InvalidURL, TypeError):
+        host = url.host  # decodes a name that isn't ASCII
+    except (httpx.InvalidURL, TypeError, ValueError):
         raise refuse("is not an address") from None
     if b"%" in url.netloc:  # what httpx makes of characters that no host has
         raise refuse("is not an address")
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not host:
         raise refuse("must begin with http:// or https:// and name a host")
+    if url.port is not None and not 0 < url.port <= MAX_PORT:
+        raise refuse(f"must have a port from 1 to {MAX_PORT}")
     if url.userinfo or url.query or url.fragment:
         raise refuse("must be a plain address: no user, query or fragment")
-    return url.copy_with(path=url.path.rstrip("/") + "/" + path.lstrip("/"))
+    try:
+        return url.copy_with(path=url.path.rstrip("/") + "/" + path.lstrip("/"))
+    except (httpx.InvalidURL, AttributeError):
+        raise ValueError(f"path: {describe(path)} is not a path") from None
+
+
+def _authorities() -> ssl.SSLContext:
+    """Return whom to trust: as the environment says, else httpx's own list."""
+    for name, option in (("SSL_CERT_FILE", "cafile"), ("SSL_CERT_DIR", "capath")):
+        path = os.environ.get(name)
+        if path:
+            try:
+                os.stat(path)  # OpenSSL takes a folder that isn't there
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**{option: path})
+            except (OSError, ValueError) as error:
+                raise _unusable(name, path, error) from None
+            break  # as httpx does, the first of the two
+    try:
+        return httpx.create_ssl_context()
+    except (OSError, ValueError) as error:
+        name = "SSLKEYLOGFILE"
+        raise _unusable(name, os.environ.get(name, ""), error) from None
+
+
+def _unusable(name: str, value: str, error: Exception) -> ValueError:
+    return ValueError(f"{name}: {describe(value)} can't be used: {_cause(error)}")
+
+
+def _check_proxies() -> None:
+    """Raise `ValueError` that names the variable whose proxy can't be used."""
+    for scheme, address in getproxies().items():
+        if scheme not in ("http", "https", "all") or not address:
+            continue
+        name = f"{scheme.upper()}_PROXY"
+        shown = describe(re.sub(r"//[^/]*@", "//…@", address))  # no password in a message
+        try:
+            url = httpx.Proxy(address if "://" in address else f"http://{address}").url
+            good = bool(url.host) and b"%" not in url.netloc and (url.port or 1) <= MAX_PORT
+        except (ValueError, httpx.InvalidURL):
+            good = False
+        if not good:
+            raise ValueError(f"{name}: {shown} is not the address of a proxy")
+        if url.scheme.startswith("socks") and find_spec("socksio") is None:
+            raise ValueError(f"{name}: {shown} needs a package: pip install 'httpx[socks]'")
+
+
+async def _keep_location(response: httpx.Response) -> None:
+    """Put aside where a redirect leads: httpx would read it, and fail in many ways."""
+    response.extensions["location"] = response.headers.pop("location", "")
 
 
 def _redirect(url: httpx.URL, response: httpx.Response) -> httpx.URL:
     """Return where a redirect leads, if that is the same server (or its https twin)."""
-    location = response.headers.get("location", "")
+    location = response.extensions["location"]
     try:
         target = url.join(location)
-    except httpx.InvalidURL:
+        # As it travels: decoding a foreign name may fail, and two may look the same.
+        same_host = target.raw_host == url.raw_host and not target.userinfo
+    except (httpx.InvalidURL, ValueError):  # the latter: urllib's, and a name's that isn't ASCII
         raise BadAnswer("redirect", f"{describe(location)} is not an address") from None
     upgrade = url.scheme == "http" and target.scheme == "https"
     same_port = (target.port == url.port) or (upgrade and target.port is None)
     same_scheme = target.scheme == url.scheme or upgrade
-    if target.host != url.host or not same_port or not same_scheme:
+    if not same_host or not same_port or not same_scheme:
         problem = f"leads away from {url.scheme}://{url.netloc.decode('ascii')}, to "
         raise BadAnswer("redirect", problem + describe(_line(location)))
     return target

@@ -6,29 +6,42 @@ and a card brings the memory that `torch.cuda` reports for it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final
 
-from trainmem.config import FIELDS, GPUS, ConfigError, Gpu, TrainingConfig, check_names, grouped
+from trainmem.config import (
+    FIELDS,
+    GPUS,
+    PRESETS,
+    ConfigError,
+    Gpu,
+    TrainingConfig,
+    check_names,
+    describe,
+    grouped,
+    nearest,
+)
 from trainmem.transformer import ARCHITECTURES, OPTIONS, Architecture, Option, Plan
 from trainmem.transformer.adapter import (
     SHARED,
     TransformerModel,
     derived_inputs,
+    inputs_of,
     options_of,
     plan_of,
     said_by,
 )
+from trainmem.transformer.architecture import MAX_NAME
+from trainmem.transformer.config_json import parse
 from trainmem.transformer.result import longest_length
 
 __all__ = [
     "DERIVED",
     "PLAN_OPTIONS",
     "NotCovered",
+    "card_of",
     "check_derived",
     "check_plan",
     "check_request",
@@ -85,18 +98,23 @@ class NotCovered(ConfigError):
 def find_architecture(value: Architecture | str) -> Architecture:
     """Return an architecture, or the preset of that name, whatever its case.
 
+    One of your own never goes by the name of a preset: it is that preset, or gets a name apart.
+
     Raises
     ------
     ConfigError
         For an unknown name.
     """
-    if isinstance(value, Architecture):
-        return value
     known = {name.lower(): found for name, found in ARCHITECTURES.items()}
+    if isinstance(value, Architecture):
+        preset = known.get(value.name.lower())
+        if preset is None:
+            return value
+        same = replace(value, name=preset.name, source=preset.source) == preset
+        return preset if same else replace(value, name=f"{value.name} (own)")
     if not isinstance(value, str) or value.lower() not in known:
-        near = get_close_matches(value.lower(), known, 1) if isinstance(value, str) else []
-        hint = f" (did you mean {known[near[0]].name}?)" if near else ""
-        allowed = f"must be an Architecture or one of {', '.join(ARCHITECTURES)}{hint}"
+        names = ", ".join(ARCHITECTURES)
+        allowed = f"must be an Architecture or one of {names}{nearest(value, ARCHITECTURES)}"
         raise ConfigError("architecture", value, allowed)
     return known[value.lower()]
 
@@ -104,7 +122,7 @@ def find_architecture(value: Architecture | str) -> Architecture:
 def find_gpu(label: object) -> Gpu:
     """Return the card with this label (``H100 · 80 GB``); raises `ConfigError` for another."""
     for gpu in GPUS:
-        if gpu.label == label:
+        if isinstance(label, str) and gpu.label == label:
             return gpu
     raise ConfigError("gpu", label, "must be one of " + ", ".join(gpu.label for gpu in GPUS))
 
@@ -119,11 +137,13 @@ def read_config(source: Mapping[str, Any] | str | PathLike[str], name: str = "")
     """
     try:
         if isinstance(source, str) and source.lstrip().startswith("{"):
-            source = json.loads(source)
+            source = parse(source)
         if isinstance(source, Mapping):
             name = name or _name_of(source)
-        return Architecture.from_config(source, name or None)
-    except (ValueError, RecursionError, OSError, TypeError) as error:
+        return Architecture.from_config(source, _shown(name) or None)
+    except OSError as error:  # which names the whole path
+        raise NotCovered(f"config.json: {describe(str(source))}: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
         raise NotCovered(f"config.json: {error}") from None
 
 
@@ -131,8 +151,14 @@ def _name_of(config: Mapping[str, Any]) -> str:
     """Return what a config calls its model: the last part of its path, else its family."""
     path = config.get("_name_or_path")
     if isinstance(path, str) and path.strip("/"):
-        return path.strip("/").rpartition("/")[2][:80]
-    return f"custom {config.get('model_type', 'model')}"
+        return path.strip("/").rpartition("/")[2][:MAX_NAME]
+    return f"custom {config.get('model_type', 'model')}"[:MAX_NAME]
+
+
+def _shown(name: str) -> str:
+    """Return a name with what can't be shown, or sent as UTF-8, replaced."""
+    whole = name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return " ".join("".join(c if c.isprintable() else " " for c in whole).split())
 
 
 def check_plan(options: object) -> dict[str, Any]:
@@ -145,22 +171,35 @@ def check_plan(options: object) -> dict[str, Any]:
     """
     if not isinstance(options, Mapping):
         raise ConfigError("plan", options, "must be a Plan, or a dict of options")
+    options = _plain(options)
     checked: dict[str, Any] = {}
     for name, value in options.items():
         field = said_by(name, value)
         if field is not None and value != OPTIONS[name].default:
             raise ConfigError(f"plan: {name}", value, f"{field} says it: change that input")
         if name not in PLAN_OPTIONS:
-            near = get_close_matches(name, PLAN_OPTIONS, 1) if isinstance(name, str) else []
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            known = ", ".join(PLAN_OPTIONS)
-            raise ConfigError("unknown option", name, f"must be one of {known}{hint}")
+            allowed = f"must be one of {', '.join(PLAN_OPTIONS)}{nearest(name, PLAN_OPTIONS)}"
+            raise ConfigError("unknown option", name, allowed)
         option = PLAN_OPTIONS[name]
         try:
             checked[name] = option.check(value)
         except ValueError as error:
             raise NotCovered(str(error)) from None
     return options_of(checked)
+
+
+def _plain(options: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return options with each value in its option's own type: foreign ones can't be compared.
+
+    Raises
+    ------
+    ConfigError
+        For a bad value.
+    """
+    try:
+        return {n: OPTIONS[n].check(v) if n in OPTIONS else v for n, v in options.items()}
+    except ValueError as error:
+        raise NotCovered(str(error)) from None
 
 
 def check_derived(architecture: Architecture, name: str, value: object) -> None:
@@ -211,7 +250,8 @@ def resolve(
     found = find_architecture(architecture)
     for name, value in changes.items():
         check_derived(found, name, value)
-    card = None if gpu is None else find_gpu(gpu)
+    gpu = gpu if gpu is not None else card_of(config, changes)
+    card = None if isinstance(gpu, str) and not gpu else find_gpu(gpu)
     if card is not None:
         changes = with_memory(changes, card)
     if config is None:
@@ -223,7 +263,18 @@ def resolve(
     options = _options(config, plan)
     check_request(config, found, options)
     usable = None if card is None else card.usable_gib
-    return config, TransformerModel(found, options, usable, gpu or "")
+    return config, TransformerModel(found, options, usable, gpu)
+
+
+def card_of(config: TrainingConfig | None, changes: Container[str]) -> str:
+    """Return the label of the card that a request is for where it names none, or "".
+
+    A preset has a card, and no request at all is the first one. Any other size was typed, and is
+    of no card: it counts as it is, 10⁹ bytes each GB.
+    """
+    if "gpu_memory_gb" in changes:
+        return ""
+    return next((p.gpu for p in PRESETS if config is None or config == p.config), "")
 
 
 def with_memory(changes: Mapping[str, object], card: Gpu) -> dict[str, object]:
@@ -235,31 +286,24 @@ def with_memory(changes: Mapping[str, object], card: Gpu) -> dict[str, object]:
     return {**changes, "gpu_memory_gb": card.nominal_gb}
 
 
-def inputs_of(plan: Plan) -> dict[str, Any]:
-    """Return the inputs that a whole plan says."""
-    return {
-        "num_gpus": plan.num_gpus,
-        "micro_batch": plan.micro_batch,
-        "seq_length": plan.seq_length,
-        "zero_stage": int(plan.sharding[-1]) if plan.fsdp else 0,
-        "precision_bits": 32 if plan.precision == "fp32" else 16,
-        "grad_ckpt": int(plan.checkpointing != "none"),
-    }
-
-
 def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options that the inputs don't say; those that they do must agree with them."""
     if plan is None or isinstance(plan, Plan):
         return options_of(plan or {})
     if not isinstance(plan, Mapping):
         return check_plan(plan)
-    said = plan_of(config, {})
-    own: dict[str, Any] = {}
+    plan = _plain(plan)
+    own = check_plan({n: v for n, v in plan.items() if said_by(n, v) is None})
+    try:
+        said = plan_of(config, own)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise NotCovered(str(error)) from None
     for name, value in plan.items():
         field = said_by(name, value)
-        if field is None:
-            own[name] = value
-        elif value != getattr(said, name):
+        if field is not None and value != getattr(said, name):
             is_now = f"{field} is {getattr(config, field):g}: change that input"
             raise ConfigError(f"plan: {name}", value, is_now)
-    return {name: value for name, value in check_plan(own).items() if value != getattr(said, name)}
+    plain = plan_of(config, {})
+    return {name: value for name, value in own.items() if value != getattr(plain, name)}

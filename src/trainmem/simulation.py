@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.config import FIELDS, GPUS, ConfigError, TrainingConfig, grouped
-from trainmem.limits import MemoryModel, largest_that_fits, smallest_num_gpus
+from trainmem.config import GPUS, ConfigError, TrainingConfig
+from trainmem.fixes import Fix, Offer, best, offers
+from trainmem.limits import Limit, MemoryModel, grade_of, limit, smallest_num_gpus
 from trainmem.reduced import REDUCED, Components
 from trainmem.verdict import Case, write_bytes
 
@@ -64,28 +65,6 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Fix:
-    """One change that makes a step fit.
-
-    Attributes
-    ----------
-    field : str
-        The input to change, or with an architecture the option of its plan.
-    value : int, float, str or bool
-        Its new value.
-    label : str
-        The change in a few words.
-    per_gpu_total_gb : float
-        Memory per GPU with it, GB to 3 decimals, computed by the model.
-    """
-
-    field: str
-    value: int | float | str
-    label: str
-    per_gpu_total_gb: float
-
-
-@dataclass(frozen=True)
 class Outputs:
     """The 17 published outputs, in the published order; each says its unit and meaning.
 
@@ -93,9 +72,10 @@ class Outputs:
     """
 
     model_states_unsharded_gb: float
-    """Weights, gradients and optimizer states of the whole model, GB."""
+    """Weights, gradients and optimizer states of the whole model, each once, GB."""
     model_states_per_gpu_gb: float
-    """The same as one GPU holds it, GB."""
+    """The same as one GPU holds it, GB; with an architecture what is alive of it at the peak, with
+    the copies made of it then."""
     activations_per_gpu_gb: float
     """Activations alive at the peak on one GPU, GB."""
     per_gpu_total_gb: float
@@ -240,9 +220,8 @@ class Simulation(Outputs):
     @property
     def moment(self) -> Moment | None:
         """The peak in detail and its grade, where an architecture was chosen; else None."""
-        from trainmem.moment import Moment
-
-        return self._case if isinstance(self._case, Moment) else None
+        # Moment or Case: asked of the model, which costs no import.
+        return self._case if _is_detailed(self.model) else None  # type: ignore[return-value]
 
     @property
     def grade(self) -> str:
@@ -275,15 +254,37 @@ class Simulation(Outputs):
         need = self._model.components(self.config.replace(**changes))
         return float(need.total) / GB
 
+    def limit(self, field: Literal["num_gpus", "seq_length", "micro_batch"]) -> Limit:
+        """Return the limit of an input, and how surely it fits there.
+
+        Parameters
+        ----------
+        field : {"num_gpus", "seq_length", "micro_batch"}
+            The input that varies, all else equal.
+
+        Returns
+        -------
+        Limit
+            By need against capacity, as `min_gpus_to_fit`; with an architecture the grade at that
+            value, and beside it the value that ends in `fits`.
+        """
+        if field not in self._limits:
+            self._limits[field] = limit(self._model, self.config, field)
+        return self._limits[field]
+
+    @cached_property
+    def _limits(self) -> dict[str, Limit]:
+        return {}
+
     @cached_property
     def longest_sequence(self) -> int | None:
         """Longest sequence that fits, all else equal; None where not even one token does."""
-        return largest_that_fits(self._model, self.config, "seq_length")
+        return self.limit("seq_length").value
 
     @cached_property
     def largest_micro_batch(self) -> int | None:
         """Largest micro batch that fits, all else equal; None where not even one does."""
-        return largest_that_fits(self._model, self.config, "micro_batch")
+        return self.limit("micro_batch").value
 
     @property
     def longest_sequence_reason(self) -> str | None:
@@ -308,63 +309,54 @@ class Simulation(Outputs):
         return self.longest_sequence == longest_length(self.architecture)
 
     def fixes(self) -> list[Fix]:
-        """Return the single changes that make it fit, each checked by the model.
+        """Return the single changes that make it fit, each tried, with the grade it ends in.
 
         Returns
         -------
         list of Fix
             Least invasive first: checkpointing, a higher ZeRO stage, more GPUs, a smaller
             micro batch, a shorter sequence, a bigger card. With an architecture also a leaner
-            loss head, flash attention, embedding and head apart. Empty where it fits already,
-            or where no single change is enough.
+            loss head, flash attention, embedding and head apart, 8-bit AdamW, offload, ZeRO-3 over
+            more GPUs, LoRA; what ends in `fits` before what ends in `uncertain`, and for an
+            uncertain step what ends in `fits`. Empty where it fits already, or where no single
+            change is enough.
         """
-        if self.fits:
+        if self.grade == "fits":
             return []
-        found: dict[str, Fix] = {}
-        for name, value, label in self._candidates():
-            if value is None or name in found or value == getattr(self.config, name, None):
-                continue
-            model, changed = self._with(name, value)
-            try:
-                total = float(model.components(changed).total)
-            except ValueError:  # a combination that the model doesn't cover
-                continue
-            if total <= model.capacity_bytes(changed):
-                exact = getattr(changed, name, value)
-                found[name] = Fix(name, exact, label, round(total / GB, 3))
-        return list(found.values())
+        moment, config = self.moment, self.config
+        limits = {
+            "num_gpus": self.limit("num_gpus"),
+            "micro_batch": self.limit("micro_batch"),
+            "seq_length": self.limit("seq_length"),
+        }
+        if moment is None:
+            tries = offers(config, limits)
+            return best((o for o in tries if o.value != getattr(config, o.field)), self._tried)
+        found = best(moment.offers(limits), self._tried)
+        return [fix for fix in found if fix.grade == "fits" or self.grade == "does not fit"]
 
-    def _candidates(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield the changes that may make it fit: input or option, value, label."""
-        config = self.config
-        if self.moment is not None:
-            from trainmem.moment import remedies
+    def _tried(self, offer: Offer) -> Fix:
+        """Return what an offer ends in, by the model."""
+        model, config = self._with(offer.changes)
+        total = float(model.components(config).total)
+        value = getattr(config, offer.field, offer.value)  # in the field's own type
+        grade = grade_of(model, config, total)
+        return Fix(offer.field, value, offer.label, round(total / GB, 3), grade, offer.also)
 
-            for change in remedies(self.moment.model, config):
-                yield change.field, change.value, change.label
-        else:
-            yield "grad_ckpt", 1, "checkpointing on"
-            if config.num_gpus > 1:
-                for stage in range(config.zero_stage + 1, 4):
-                    yield "zero_stage", stage, f"ZeRO-{stage}"
-        gpus, batch, length = self.min_gpus_to_fit, self.largest_micro_batch, self.longest_sequence
-        yield "num_gpus", gpus, f"{grouped(gpus or 0)} GPUs"
-        yield "micro_batch", batch, f"micro batch {grouped(batch or 0)}"
-        yield "seq_length", length, f"sequence {grouped(length or 0)}"
-        for gpu in GPUS:
-            yield "gpu_memory_gb", gpu.nominal_gb, gpu.label
+    def _with(self, changes: Mapping[str, Any]) -> tuple[MemoryModel, TrainingConfig]:
+        """Return the model and the config with some changes."""
+        moment, inputs = self.moment, dict(changes)
+        if moment is not None:
+            return moment.changed(inputs)
+        if "gpu" in inputs:
+            label = inputs.pop("gpu")
+            inputs["gpu_memory_gb"] = next(gpu.nominal_gb for gpu in GPUS if gpu.label == label)
+        return self._model, self.config.replace(**inputs)
 
-    def _with(self, name: str, value: Any) -> tuple[MemoryModel, TrainingConfig]:
-        """Return the model and the config with one change."""
-        model = self._model
-        if self.moment is not None:
-            aware = self.moment.model
-            if name == "gpu_memory_gb":
-                usable = next(gpu.usable_gib for gpu in GPUS if gpu.nominal_gb == value)
-                model = replace(aware, usable_gib=usable)
-            elif name not in FIELDS:
-                return aware.with_option(name, value), self.config
-        return model, self.config.replace(**{name: value})
+    def after(self, fix: Fix) -> Simulation:
+        """Return the simulation with a fix made."""
+        model, config = self._with(fix.changes)
+        return simulate(config, model=model)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -458,7 +450,9 @@ def simulate(
         and checkpointing count where no `config` is given.
     gpu : str, optional
         A card, by its label in `trainmem.GPUS` such as ``"H100 · 80 GB"``: its nominal memory, or
-        with an architecture the memory that `torch.cuda` reports.
+        with an architecture the memory that `torch.cuda` reports (84.9 × 10⁹ bytes). Where none
+        is named, with an architecture a preset's config (none: the first) has the preset's card,
+        and any other `gpu_memory_gb` counts as it is.
     **changes
         Fields that replace those of `config`.
 

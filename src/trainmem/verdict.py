@@ -25,6 +25,7 @@ PUBLISHED = (  # to the letter, for a state-dominated request that fits at stage
 )
 WHOLE = ("", "weights and gradients", "weights", "")  # what stages 1 and 2 leave unsharded
 MOST_GPUS = int(FIELDS["num_gpus"].bounds[1])
+NEEDS_LITTLE = 0.2  # part of the capacity below which a banner advises nothing
 WORTH_NAMING = 0.1  # part of the need that more GPUs must be able to divide to be named
 
 
@@ -74,6 +75,11 @@ class Case:
         return bool(self.need.total <= self.capacity)
 
     @property
+    def needs_little(self) -> bool:
+        """Whether so much is free that no advice is wanted."""
+        return bool(self.need.total < NEEDS_LITTLE * self.capacity)
+
+    @property
     def states_dominate(self) -> bool:
         """Model states are at least the activations."""
         return bool(self.need.states >= self.need.activations)
@@ -112,9 +118,13 @@ def banner(case: Case) -> str:
     room = room[0].upper() + room[1:]  # "Less than 0.001 GB short."
     label = "Model-state-dominated" if case.states_dominate else "Activation-dominated"
     if not case.fits and case.min_gpus is None:
-        return f"{room}. {label}: {why_no_count_fits(case)}, so no number of GPUs fits."
+        reason = why_no_count_fits(case)
+        alone = case.states_dominate and case.need.activations > case.capacity
+        link = ", but even the " if alone else ": "
+        return f"{room}. {label}{link}{reason}, so no number of GPUs fits."
     share = f"{_share(case):.0%}".replace("%", " %")
-    return f"{room}. {label}: {_largest(case)} take {share}; {_what_frees(case)}."
+    advice = "nothing has to be freed" if case.needs_little else _what_frees(case)
+    return f"{room}. {label}: {_largest(case)} take {share}; {advice}."
 
 
 def why_no_count_fits(case: Case) -> str:

@@ -11,23 +11,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anywidget
 from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.asking import Asking, Server
-from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig
-from trainmem.figure import describe, plot
+from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig, in_words, once
+from trainmem.figure import describe as figure_in_words
+from trainmem.figure import plot
 from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import panel, tables
@@ -45,6 +48,9 @@ MAX_VIEWS: Final = 16
 
 CLIENT_SECONDS: Final = 60.0
 """A front end not heard of for so long is gone: one that is seen and idle says hello sooner."""
+
+THEIRS: Final = frozenset({"_request", "_view_count", "_dom_classes"})
+"""Private traits that a browser sets: ours for messages, and those of every ipywidget."""
 
 MAX_UNDO: Final = 100
 
@@ -118,6 +124,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _remote = Dict(help="What the server was asked and said; empty without one.").tag(sync=True)
     _tables = Dict(help="Fields, presets and cards.").tag(sync=True)
     _alt = Unicode(help="The picture in words.").tag(sync=True)
+    _undrawn = Unicode(help="Why a picture is missing; empty where none is.").tag(sync=True)
     _undo = Int(0, help="How many changes can be undone.").tag(sync=True)
     _frame = Bytes(b"", help="The last picture.").tag(sync=True, echo_update=False)
     _reply = Dict(help="What `_frame` shows, or another answer to `_request`.").tag(sync=True)
@@ -139,6 +146,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if layout is not None:
             self.set_trait("layout", layout)
         self._renderer = FrameRenderer()
+        self._said: tuple[dict[str, Any], str] = ({}, "")
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
         self._stamps: dict[str, int] = {}
         self._replies = 0
@@ -155,6 +163,19 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if remote is not None:
             self._asking = Asking(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is bound to its views and can't be copied or pickled; its "
+            "inputs can: trainmem.TrainingMemory(w.config, gpu=w.gpu, architecture=w.architecture, "
+            "plan=w.plan)"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce__()
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self.__reduce__()
 
     def figure(self, theme: str = "light") -> Figure:
         """Return the picture as a plain matplotlib `Figure`, for ordinary output."""
@@ -177,12 +198,17 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         """Return the live view, and the picture for viewers that can't run it."""
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
-        view = View(900, 1.0, "light")
-        data["text/plain"] = f"{panel(self.simulation)['headline']}: {self.simulation.banner}"
-        data["image/png"] = base64.b64encode(self._draw(view, draft=False)).decode("ascii")
+        data["text/plain"] = f"{self._panel['headline']}: {self.simulation.banner}"
+        png = self._drawn(partial(self._draw, View(900, 1.0, "light"), draft=False))
+        if png:
+            data["image/png"] = base64.b64encode(png).decode("ascii")
         return data, metadata
 
     # -- publishing: numbers and pictures ---------------------------------------------------
+
+    def _prepare(self, simulation: Simulation) -> None:
+        """Put an answer in words, before anything of it is published."""
+        self._said = panel(simulation), figure_in_words(simulation)
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
@@ -205,8 +231,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     if self._asking is not None:
                         self._asking.drop()
                     self._frame_id += 1
-                    self._panel = panel(self.simulation)
-                    self._alt = describe(self.simulation)
+                    self._panel, self._alt = self._said
+                    self._undrawn = ""
                     if self._publications == 1:
                         for frame in islice(frames, 1):
                             self._show(*frame)
@@ -240,7 +266,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             return
         for key, view in self._views().items():
             if only is None or key in only:
-                png = self._draw(view, draft=self._draft)
+                png = self._drawn(partial(self._draw, view, draft=self._draft))
                 yield (
                     {
                         "kind": "frame",
@@ -251,6 +277,18 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     },
                     png + PADDING if self._padded else png,
                 )
+
+    def _drawn(self, draw: Callable[[], bytes]) -> bytes:
+        """Return a picture, or nothing where drawing fails, which is said instead.
+
+        The numbers are right all the same, and a picture of others must not stay.
+        """
+        try:
+            return draw()
+        except Exception as error:
+            logging.getLogger(__name__).exception("drawing failed")
+            self._undrawn = f"The picture could not be drawn: {in_words(error)}"
+            return b""
 
     def _show(self, content: dict[str, Any], png: bytes | None = None) -> None:
         """Answer through the traits, which a notebook saves."""
@@ -292,20 +330,10 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         """Take values set in the browser (``jslink``): inputs as a request, outputs never.
 
         What is refused is sent back, so the browser never keeps a value that Python hasn't.
+        Private names are refused too but for three: `_view_module` and its like would load code.
         """
-        ours = set(self.traits(kind="output"))
-        ours |= {
-            "error",
-            "_panel",
-            "_tables",
-            "_remote",
-            "_alt",
-            "_undo",
-            "_reply",
-            "_frame",
-            "_esm",
-            "_css",
-        }
+        ours = {"error", *self.traits(kind="output")}
+        ours |= {n for n in sync_data if n.startswith("_") and n not in THEIRS}
         taken = {n: v for n, v in sync_data.items() if n not in ours}
         wrong = sync_data.keys() & ours
         with self._lock:
@@ -328,8 +356,13 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                 super().set_state(taken)
             except (TraitError, ConfigError):  # the latter where values don't go together
                 wrong |= taken.keys() & self.keys
-            if wrong:
-                self.send_state(wrong)
+            except Exception as error:
+                wrong |= taken.keys() & self.keys
+                self.set_trait("error", in_words(error))
+                raise
+            finally:
+                if wrong := wrong & set(self.keys):
+                    self.send_state(wrong)
 
     def _on_hello(self, message: Mapping[str, Any]) -> None:
         """Note which views a front end shows, answer it, and draw what it lacks."""
@@ -346,6 +379,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
             self._clients = _recent(self._clients, client, (time.monotonic(), views))
         self._answer({"kind": "hello", "n": message.get("n")})
         self._draft = False
+        if lacking:
+            self._undrawn = ""  # it is tried again
         frames = self._frames(lacking)
         for frame in islice(frames, 1):
             self._show(*frame)
@@ -387,7 +422,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         if values is None:
             values = FIELDS[name].neighbours(getattr(self._state.config, name))
         value, *others = values
-        with self._lock, suppress(ConfigError):
+        with self._lock, suppress(Exception):  # it will be said when it is asked for
             state = self._changed(self._state, {name: value})
             simulation = simulate(state.config, model=state.model)
             for view in self._views().values():
@@ -431,14 +466,16 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         view = _view(message)
         if view is None or self.simulation.architecture is None:
             return
+        png = self._drawn(partial(self._timeline, view))
+        alt = self.simulation.moment.peak.explanation if self.simulation.moment and png else ""
+        self._answer({"kind": "timeline", "id": self._frame_id, "key": view.key, "alt": alt}, png)
+
+    def _timeline(self, view: View) -> bytes:
         size = (max(view.width / 72, 5.5), 4.2)  # a point is a CSS pixel, as in the frames
-        figure = self.simulation.timeline(view.theme, size=size)
         png = BytesIO()
+        figure = self.simulation.timeline(view.theme, size=size)
         figure.savefig(png, format="png", dpi=72 * min(view.ratio, 2.0))
-        alt = self.simulation.moment.peak.explanation if self.simulation.moment else ""
-        self._answer(
-            {"kind": "timeline", "id": self._frame_id, "key": view.key, "alt": alt}, png.getvalue()
-        )
+        return png.getvalue()
 
     def _on_remote(self, _message: Mapping[str, Any]) -> None:
         if self._asking is not None:
@@ -484,6 +521,9 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
             serve(content)
         except ConfigError as error:
             widget.set_trait("error", str(error))
+        except Exception as error:  # no kind of failure is silent
+            widget.set_trait("error", in_words(error))
+            raise
         finally:
             if widget._answering is not None:  # no picture or data carried the answer
                 widget._answer({"kind": "done"})
@@ -492,7 +532,7 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
 def _as_json(text: str) -> Mapping[str, Any]:
     """Parse what a browser sent: never a path to be read here."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise NotCovered(f"config.json is not valid JSON: {error}") from None
     if not isinstance(content, dict):

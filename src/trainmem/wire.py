@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy as np
 from trainmem.config import FIELDS, describe
 from trainmem.simulation import OUTPUT_NAMES, SWEEP_POINTS, Outputs, Simulation
 
-__all__ = ["ALIASES", "PATH", "answer_schema", "encode", "parse"]
+__all__ = ["ALIASES", "PATH", "answer_schema", "encode", "is_loopback", "parse"]
 
 PATH: Final = "/edge/training"
 ALIASES: Final = ("/edge/train", "/edge/finetune", "/edge/fsdp", "/edge/zero")
@@ -40,17 +41,25 @@ SWEEPS: Final = {"mem_vs_gpus": int, "mem_vs_seq": float}
 TOP: Final = {"model": str, "steps": int, "node": str, "compute_ms": float}
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a host, by name or by address, is this machine itself."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{describe(twice)} is given twice")
+        raise ValueError(f"ambiguous JSON: {describe(twice)} is given twice")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"not JSON: it has no {name}")
 
 
 _STRICT = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
@@ -62,8 +71,8 @@ def parse(data: bytes) -> Any:
     Raises
     ------
     ValueError
-        In one line, where it isn't UTF-8 or isn't JSON: NaN and Infinity, a name given
-        twice, thousands of digits or nested brackets are refused too.
+        In words that follow "the body is", where it isn't UTF-8 or isn't JSON: NaN and Infinity,
+        a name given twice, thousands of digits or nested brackets are refused too.
     """
     try:
         return _STRICT.decode(data.decode("utf-8"))
@@ -76,7 +85,9 @@ def parse(data: bytes) -> Any:
     except ValueError as error:
         # Python refuses to read integers of thousands of digits, in words meant for programmers.
         digits = "int_max_str_digits" in str(error)
-        raise ValueError("a number has too many digits" if digits else str(error)) from None
+        raise ValueError(
+            "not JSON: too many digits in a number" if digits else str(error)
+        ) from None
 
 
 def encode(simulation: Simulation, *, node: str | None = None) -> bytes:

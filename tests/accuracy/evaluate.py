@@ -184,8 +184,13 @@ def measured_case(row: dict[str, Any]) -> Case:
         predicted_phase=result.phase,
         reduced_bytes=None if plan.lora_rank else reduced_bytes(arch, plan),
         inside=level.low_bytes <= base.true_bytes <= level.high_bytes if base.true_bytes else None,
-        grade=grade(result.peak_bytes, card) if card else "",
+        grade=grade_of(result.peak_bytes, card, plan, three[2].low_bytes) if card else "",
     )
+
+
+def grade_of(need: float, card: float, plan: Plan, low: float) -> str:
+    """The grade of a need in bytes on a card of so many GiB."""
+    return grade(need, card, framework=plan.framework, card_low_bytes=low)
 
 
 def summary(name: str, cases: list[Case], reduced: bool = False) -> str:

@@ -48,15 +48,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_peak_and_phase(row):
+def test_a_traced_step(row):
+    """Peak, its phase, the states before, every phase, and what is alive at the peak."""
     result = peak(*evaluate.traced_inputs(row))
     assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=2e-5)
     assert result.phase == row["peak_phase"]
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_states_and_every_phase(row):
-    result = peak(*evaluate.traced_inputs(row))
     assert result.states_bytes == pytest.approx(row["states_bytes"], rel=1e-4)
     phases = ["fwd", "loss", "layers"]
     if row["case"].get("loss", "full") != "full":
@@ -64,11 +60,6 @@ def test_states_and_every_phase(row):
     for phase in phases:
         true = row["moments_bytes"][phase]
         assert result.phase_bytes[phase] == pytest.approx(true, rel=5e-5), phase
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_composition(row):
-    result = peak(*evaluate.traced_inputs(row))
     ours, theirs = result.bytes_by_kind, {}
     for kind, size in row["peak_by"].items():
         name = KINDS.get(kind)
@@ -187,7 +178,9 @@ def test_measured_rows_lie_inside_their_intervals():
 
 def test_no_verdict_on_a_published_run_is_wrong():
     assert evaluate.wrong_verdicts(MEASURED) == []
-    assert {c.grade for c in MEASURED if c.outcome == "OOM"} >= {"does not fit", "uncertain"}
+    out_of_memory = [c.grade for c in MEASURED if c.outcome == "OOM" and c.grade]
+    assert len(out_of_memory) == 10
+    assert out_of_memory.count("uncertain") <= 2
 
 
 #: What nobody can model yet, as issue and tables say.
@@ -204,3 +197,12 @@ def test_coverage_of_measured_rows():
 
 def test_uncovered_measured_rows_say_why():
     assert all(c.reason for c in MEASURED if c.predicted_bytes is None)
+
+
+@pytest.mark.parametrize(
+    "row", json.loads((HERE / "data" / "padded-experts.json").read_text()), ids=lambda r: r["name"]
+)
+def test_fewer_experts_than_ranks_are_padded(row):
+    result = peak(*evaluate.traced_inputs(row))
+    assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=1e-5)
+    assert result.phase == row["peak_phase"]

@@ -25,7 +25,7 @@ Notebook = dict[str, Any]
 def needed(module: str) -> None:
     """Skip where a tool is missing; where CI is set, fail instead."""
     if importlib.util.find_spec(module) is None:
-        message = f"{module} is not installed: pip install 'trainmem[course,test]'"
+        message = f"{module} is not installed: pip install -e '.[course,test]'"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
@@ -46,6 +46,19 @@ def cells(notebook: Notebook) -> dict[str, dict[str, Any]]:
         for cell in notebook["cells"]
         if "nbgrader" in cell["metadata"]
     }
+
+
+def secrets(notebook: Notebook) -> set[str]:
+    """Return the lines of hidden tests that aren't to be read elsewhere in a source notebook."""
+    hidden, shown = set(), set()
+    for cell in notebook["cells"]:
+        inside = False
+        for line in map(str.strip, text(cell).splitlines()):
+            if "HIDDEN TESTS" in line:
+                inside = "BEGIN" in line
+            else:
+                (hidden if inside else shown).add(line)
+    return {line for line in hidden - shown if len(line) > 12}
 
 
 def answer(notebook: Notebook, answers: dict[str, str]) -> Notebook:

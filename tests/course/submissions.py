@@ -1,5 +1,7 @@
 """What students hand in, as the cells they changed in the released notebook."""
 
+import ast
+
 # One wrong turn each; the rest is the full solution. Beside it: the cell that fails, and a part
 # of the hint that it must show.
 WRONG = {
@@ -101,7 +103,7 @@ WRONG = {
         "plan = dict(num_gpus=CLUSTER_GPUS, zero_stage=3, micro_batch=1,\n"
         "    accumulation=GLOBAL_BATCH // CLUSTER_GPUS, checkpointed=80)\n",
         "ex7a-check",
-        "breaks rule 5 (budget). Hint: the number of GPUs cancels out of the cost",
+        "breaks rule 5 (budget). Hint: checkpoint no more layers",
     ),
     "ex7b": (
         "need_gb = (states_per_gpu(140, 140, 840, plan['zero_stage'], plan['num_gpus'])\n"
@@ -209,3 +211,104 @@ SWALLOW = (
     "    except KeyboardInterrupt:\n        pass\n"
 )
 KILL = "import os, signal\n\nos.kill(os.getpid(), signal.SIGKILL)\n"
+
+# What a student's code may do instead of answering: how to say it in the body of a function, and
+# what the feedback names.
+RAISED = {
+    "a misspelt name": ("return misspelt", "NameError: name 'misspelt' is not defined"),
+    "a missing module": ("import no_such_module", "ModuleNotFoundError: No module named"),
+    "a failed assertion": ("assert 1 == 2, 'so\\nmuch'", "AssertionError: so much"),
+    "an end": ("raise SystemExit(3)", "SystemExit: 3"),
+    "an interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt, because it was interrupted"),
+    "a generator's end": ("raise GeneratorExit", "GeneratorExit"),
+    "a base of its own": ("raise type('Rare', (BaseException,), {})('x')", "Rare: x"),
+    "no words": (
+        "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})",
+        "Mute",
+    ),
+    "no end of calls": ("return (lambda f: f(f))(lambda f: f(f))", "RecursionError: maximum"),
+    "no traces": (
+        "import sys; sys.tracebacklimit = 0; raise OSError('x')",
+        "OSError: x",
+    ),
+}
+
+
+def raising(solution: str, statement: str) -> str:
+    """Return an answer cell in which every function does this; one without does it itself."""
+    functions = [  # those that were asked for say what they return
+        node
+        for node in ast.parse(solution).body
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node)
+    ]
+    if not functions:
+        return f"def answer():\n    {statement}\n\nanswer()\n"
+    body = "\n\n".join(
+        f"def {node.name}({ast.unparse(node.args)}):\n    {statement}" for node in functions
+    )
+    return body + "\n"
+
+
+# One submission in which checks meet what they didn't ask for. Beside each cell: the one that
+# fails, and what it has to say there.
+UNFORESEEN = {
+    "ex1a": (
+        "weights_bytes = 2\nmaster_bytes = 4\nmoments_bytes = 8\ngradient_bytes = 2\n",
+        "ex1a-check",
+        "NameError: name 'gradients_bytes' is not defined",
+    ),
+    "ex1b": (
+        "def bytes_per_parameter(value_bytes, moments, moment_bytes):\n"
+        "    master = 4 * (value_bytes < 4)\n"
+        "    return 2 * value_bytes + mastr + moments * moment_bytes\n",
+        "ex1b-check",
+        "NameError: name 'mastr' is not defined (line 3 of its cell: "
+        "return 2 * value_bytes + mastr + moments * moment_bytes)",
+    ),
+    "ex1c": ("your_states_gb = answer_of_1b\n", "ex1c-check", "'your_states_gb' is not defined"),
+    "ex2a": (
+        "def states_per_gpu(*, stage, num_gpus, **sizes):\n    raise KeyboardInterrupt\n",
+        "ex2a-check",
+        "KeyboardInterrupt, because it was interrupted or ran out of time (line 2",
+    ),
+    "ex2b": ("def hybrid_states_per_gpu(weights):\n    pass\n", "ex2b-check", "TypeError"),
+    "ex3a": (
+        "class Odd(float):\n    def __float__(self):\n        raise SystemExit\n\n"
+        "def activation_floor(seq, batch, hidden, layers, layer_bytes, live_layers):\n"
+        "    return Odd()\n",
+        "ex3a-check",
+        "SystemExit (line 3 of its cell: raise SystemExit)",
+    ),
+    "ex6a": ("sum = 6\nfewest_by_hand = 10**400\n", "ex6a-check", "an integer of"),
+    "ex7a": (
+        "plan = dict(num_gpus=8, zero_stage=3, micro_batch=1,\n"
+        "    accumulation=GLOBAL_BATCH // 8, checkpointed=80)\n",
+        "ex7a-check",
+        "TypeError: 'int' object is not callable. Your code uses names of Python's own for "
+        "something else: sum.",
+    ),
+    "ex7b": ("import numpy\nneed_gb = hours = cost = numpy.ones(2)\n", "ex7b-check", "ValueError"),
+    "ex8a": (
+        "class Sly:\n    def __eq__(self, other):\n        return 1 / 0\n\nflawed_line = Sly()\n",
+        "ex8a-check",
+        "ZeroDivisionError: division by zero (line 3 of its cell: return 1 / 0)",
+    ),
+    "ex8b": (
+        "import sys\n\nright_total_gb = 1\nreally_fits = True\nsys.modules['trainmem'] = None\n",
+        "ex8b-check",
+        "ModuleNotFoundError: import of trainmem halted",
+    ),
+}
+# A trigger that takes everybody's points, put into the gradebook of whoever grades.
+TRIGGER = (
+    "import sqlite3\n\n"
+    "with sqlite3.connect('../../../gradebook.db') as gradebook:\n"
+    "    gradebook.execute('CREATE TRIGGER t AFTER UPDATE OF auto_score ON grade '\n"
+    "        'BEGIN UPDATE grade SET auto_score = 0; END')\n"
+)
+
+SLOW = (
+    "def bytes_per_parameter(value_bytes, moments, moment_bytes):\n"
+    "    while True:\n"
+    "        value_bytes += 1\n"
+)

@@ -2,12 +2,18 @@
 
 import html
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from course.kit import NAME, Course, Notebook, answer, cells, read, text
-from course.submissions import KILL, LIBRARY, LOOP, SWALLOW, WRONG
+from course.kit import ASSIGNMENT, NAME, Course, Notebook, answer, cells, read, secrets, text
+from course.submissions import KILL, LIBRARY, LOOP, SLOW, SWALLOW, TRIGGER, UNFORESEEN, WRONG
 
 TIMEOUT = 10  # seconds per cell: a busy machine takes a few to import matplotlib
 
@@ -23,7 +29,10 @@ def graded(empty_course: Course) -> Course:
     )
     course.submit("library", answer(course.solution, LIBRARY))
     course.submit("tampered", tampered(course))
-    course.run("autograde", NAME)
+    course.submit(
+        "unforeseen", answer(course.solution, {name: cell[0] for name, cell in UNFORESEEN.items()})
+    )
+    course.log = course.run("autograde", NAME)
     course.run("generate_feedback", NAME)
     return course
 
@@ -31,7 +40,7 @@ def graded(empty_course: Course) -> Course:
 @pytest.fixture(scope="module")
 def endless(graded: Course) -> tuple[Course, str, float]:
     """Submissions that don't: the course, nbgrader's log, and how long it took."""
-    graded.submit("loop", answer(graded.solution, {"ex1a": LOOP}))
+    graded.submit("loop", answer(graded.solution, {"ex1a": LOOP, "ex1b": SLOW}))
     graded.submit("swallow", answer(graded.solution, {"ex1a": SWALLOW}))
     graded.submit("kill", answer(graded.solution, {"ex1a": KILL}))
     unmarked = answer(graded.solution, {})
@@ -39,7 +48,9 @@ def endless(graded: Course) -> tuple[Course, str, float]:
     graded.submit("unmarked", unmarked)
     start = time.monotonic()
     log = graded.run("autograde", NAME, f"--Execute.timeout={TIMEOUT}", status=1)
-    return graded, log, time.monotonic() - start
+    seconds = time.monotonic() - start
+    graded.run("generate_feedback", NAME, "--student=loop")
+    return graded, log, seconds
 
 
 def tampered(course: Course) -> Notebook:
@@ -106,11 +117,48 @@ def test_wrong_turn_loses_its_points_and_gets_its_hint(graded: Course, exercise:
     assert hint in html.unescape(graded.feedback("wrong"))
 
 
-def test_feedback_keeps_the_hidden_tests(graded: Course) -> None:
+@pytest.mark.parametrize("exercise", UNFORESEEN)
+def test_what_a_check_did_not_foresee_is_one_line(graded: Course, exercise: str) -> None:
+    _, cell, said = UNFORESEEN[exercise]
+    shown = words(graded.feedback("unforeseen"))
+    assert graded.points("unforeseen")[cell] == 0
+    assert said in words(graded.outputs("unforeseen")[cell])
+    assert said in shown
+    if exercise != "ex8b":  # there the check can't even be imported
+        assert f"✗ Exercise {exercise[2:]}: " in shown
+
+
+@pytest.mark.parametrize("student", ["solved", "untouched", "wrong", "tampered", "unforeseen"])
+def test_feedback_keeps_the_hidden_tests(graded: Course, student: str) -> None:
+    assert told(graded, student) == []
+
+
+def words(page: str) -> str:
+    """Return what a page says, without its tags and with single spaces."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>|\x1b\[[0-9;]*m", "", page)).split())
+
+
+def told(course: Course, student: str) -> list[str]:
+    """Return the lines of hidden tests in a student's feedback, but for the student's own."""
+    shown = words(course.feedback(student))
+    own = words(" ".join(map(text, submitted(course, student)["cells"])))
+    lines = [" ".join(line.split()) for line in secrets(course.source)]
+    assert len(lines) > 200
+    return [line for line in lines if line in shown and line not in own]
+
+
+def submitted(course: Course, student: str) -> Notebook:
+    return read(course.root / "submitted" / student / NAME / f"{NAME}.ipynb")
+
+
+def test_warnings_of_checksums_are_as_many_as_checks(graded: Course) -> None:
+    # The page for instructors says that they are normal, and how many there are.
+    page = (ASSIGNMENT / "README.md").read_text(encoding="utf-8")
     for student in ("solved", "untouched", "wrong"):
-        feedback = graded.feedback(student)
-        assert "HIDDEN TESTS" not in feedback
-        assert "_memo_lines" not in feedback
+        after = graded.log.split(f"Converting notebook {graded.root}/submitted/{student}/")[1]
+        count = after.split("Autograding")[0].count("Attribute 'checksum' for cell")
+        assert count == len(graded.full)
+        assert f"nbgrader logs {count} warnings a submission" in page
 
 
 def test_the_library_is_not_the_answer(graded: Course) -> None:
@@ -123,12 +171,62 @@ def test_tampering_changes_only_the_answers_that_are_wrong(graded: Course) -> No
     assert graded.points("tampered") == expected
 
 
+GRADER = """#!/bin/sh
+# Stands in for docker: runs the command in the folder that would be mounted.
+while [ "$1" != -v ]; do shift; done
+cd "${2%%:*}" && shift 5 && exec "$@"
+"""
+
+
+def test_apart_one_submission_reaches_no_other(tmp_path: Path) -> None:
+    """What the instructor's page says of the gradebook; its loop, with a stand-in for docker."""
+    course = Course(tmp_path)
+    course.submit("a-trigger", answer(course.solution, {"ex1a": TRIGGER}))
+    course.submit("honest", course.solution)
+    shutil.copy(tmp_path / "gradebook.db", tmp_path / "blank.db")
+    course.run("autograde", NAME)
+    assert sum(course.points("honest").values()) == 0  # together, it does
+
+    shutil.copy(tmp_path / "blank.db", tmp_path / "gradebook.db")
+    page = (ASSIGNMENT / "README.md").read_text(encoding="utf-8")
+    loop = page.split("## Grade each submission apart")[1].split("```bash\n")[1].split("```")[0]
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "docker").write_text(GRADER)
+    (tools / "docker").chmod(0o755)
+    path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euc", loop],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    marks = dict(
+        line.split(",")
+        for line in (tmp_path / "marks.csv").read_text().splitlines()
+        if line.startswith(("a-trigger,", "honest,"))
+    )
+    assert float(marks["honest"]) == 50
+    assert float(marks["a-trigger"]) < 50
+    assert (tmp_path / "apart/honest/feedback/honest" / NAME / f"{NAME}.html").exists()
+    assert not list((tmp_path / "apart/honest").rglob("*a-trigger*"))
+
+
 def test_endless_loop_is_interrupted_and_the_rest_graded(endless) -> None:
     course, _, _ = endless
-    expected = {name: 0 if name == "ex1a-check" else most for name, most in course.full.items()}
+    # The second loop is in a function, hence inside its check and where the student calls it.
+    lost = {"ex1a-check", "ex1b-check", "ex1c-check"}
+    expected = {name: 0 if name in lost else most for name, most in course.full.items()}
     assert course.points("loop") == expected
     assert not course.needs_a_look("loop")
     assert "CellTimeoutError" in course.outputs("loop")["ex1a"]
+    assert "interrupted or ran out of time (line " in words(course.feedback("loop"))
+    assert told(course, "loop") == []
 
 
 @pytest.mark.parametrize("student", ["swallow", "kill", "unmarked"])

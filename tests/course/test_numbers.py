@@ -1,15 +1,19 @@
 """Numbers per course: `python -m trainmem.course`, and the source notebook under many seeds."""
 
 import copy
+import itertools
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import trainmem
 from course.kit import ASSIGNMENT, NAME, Notebook, text
 from trainmem import course
+from trainmem.config import GPUS
 
 SEEDS = [*range(24), "2027 spring", "α"]
 
@@ -86,27 +90,116 @@ def test_memos_have_one_flaw_each_and_no_two_the_same(source: Notebook) -> None:
         assert len(off) == 1
         flaws.append(off[0])
         claims = sum(memo["MEMO_GB"][:4]) <= memo["MEMO_GB"][4]
-        assert claims != (sum(right[:4]) <= right[4])  # the flaw changes the conclusion
+        # The flaw changes the conclusion, whether a card of that name is counted as it is sold, in
+        # 2³⁰ bytes, or as CUDA reports it.
+        sold = memo["MEMO_CARD_GB"]
+        cards = [card for card in GPUS if card.nominal_gb == sold]
+        assert cards
+        for capacity in (sold, sold * 1.024**3, *(card.usable_gib * 1.024**3 for card in cards)):
+            assert (sum(right[:4]) <= capacity) != claims
+        assert memo["MEMO_GB"][4] == sold or memo["MEMO_GB"][4] > 1.1 * sold * 1.024**3
     assert sorted(flaws) == [0, 1, 2, 3, 4]
+
+
+def test_the_simulator_of_exercise_3_is_said_to_be_adams(source: Notebook) -> None:
+    for optimizer in source["metadata"]["trainmem_course"]["optimizer"]:
+        assert 4 + optimizer["MOMENTS"] * optimizer["MOMENT_BYTES"] < 12  # never Adam, always less
+    said = {cell["id"]: text(cell) for cell in source["cells"]}
+    assert "Adam's states" in said["text-25"]
+    assert "With yours\nthe curve would lie lower" in said["text-25"]
+    assert "the optimizer here is Adam" in said["ex3-widget"]
+
+
+STEP = {"architecture": "Llama-3-70B", "seq_length": 8192, "gpu": "MI325X · 256 GB"}
+
+
+def accepted(plan: dict[str, float]) -> dict[tuple[int, int, int, int], tuple[float, float]]:
+    """Return hours and cost of each plan within the five rules."""
+    found = {}
+    gpus = [n for n in range(8, plan["CLUSTER_GPUS"] + 1, 8) if plan["GLOBAL_BATCH"] % n == 0]
+    for n, stage, batch, layers in itertools.product(gpus, (1, 2, 3), (1, 2, 4), range(81)):
+        states = 70 * (12 / n + 2 / (n if stage > 1 else 1) + 2 / (n if stage > 2 else 1))
+        kept = 2 * layers + 34 * (80 - layers + 1 + (layers > 0))
+        need = states + kept * 8192**2 * batch / 1e9 + plan["RESERVE_GB"]
+        slowdown = (1 + layers / 240) * (1 + plan["NODE_SHARE"] * n / 8)
+        hours = plan["SEQUENCES"] * plan["GPU_SECONDS"] * slowdown / 3600 / n
+        if (
+            plan["GLOBAL_BATCH"] % (n * batch) == 0
+            and need <= plan["PLAN_CARD_GB"]
+            and hours <= plan["DEADLINE_HOURS"]
+            and hours * n * plan["PRICE"] <= plan["BUDGET"]
+        ):
+            found[n, stage, batch, layers] = hours, hours * n * plan["PRICE"]
+    return found
 
 
 def test_several_plans_are_right_and_most_are_wrong(source: Notebook) -> None:
     for plan in source["metadata"]["trainmem_course"]["plan"]:
-        right = set()
-        for gpus in range(8, plan["CLUSTER_GPUS"] + 1, 8):
-            for layers in range(81):
-                activations = (2 * layers + 34 * (80 - layers + 1 + (layers > 0))) * 8192**2 / 1e9
-                hours = plan["SEQUENCES"] * plan["GPU_SECONDS"] * (1 + layers / 240) / 3600 / gpus
-                if (
-                    plan["GLOBAL_BATCH"] % gpus == 0
-                    and 70 * 16 / gpus + activations + plan["RESERVE_GB"] <= plan["PLAN_CARD_GB"]
-                    and hours <= plan["DEADLINE_HOURS"]
-                    and hours * gpus * plan["PRICE"] <= plan["BUDGET"]
-                ):
-                    right.add((gpus, layers))
+        right = accepted(plan)
         assert len(right) >= 5
-        assert len({gpus for gpus, _ in right}) >= 2
-        assert not {layers for _, layers in right} & {0, 80}  # neither end that the widget knows
+        assert len({gpus for gpus, *_ in right}) >= 2
+        assert not {layers for *_, layers in right} & {0, 80}  # neither end that the widget knows
+
+
+def test_memory_time_and_money_pull_apart(source: Notebook) -> None:
+    for plan in source["metadata"]["trainmem_course"]["plan"]:
+        right = accepted(plan)
+        counts = {gpus for gpus, *_ in right}
+        fastest = min(right, key=lambda key: right[key][0])
+        cheapest = min(right, key=lambda key: right[key][1])
+        assert fastest[0] > cheapest[0]
+        assert fastest[3] < cheapest[3]  # more GPUs leave more room
+        # More GPUs than in any right plan would be in time but cost too much, fewer the reverse.
+        more = accepted(plan | {"BUDGET": math.inf})
+        assert {gpus for gpus, *_ in more} == counts | {plan["CLUSTER_GPUS"]} > counts
+        fewer = {gpus for gpus, *_ in accepted(plan | {"DEADLINE_HOURS": math.inf})}
+        assert min(fewer) < min(counts)
+
+
+def llama_gb(
+    kernels: str, gpus: int, stage: int, batch: int, layers: int, loss_head: str = "chunked"
+) -> float:
+    """Return what the replayed step allocates, between its two ways to checkpoint."""
+    plan = {
+        "kernels": kernels,
+        "loss_head": loss_head,
+        "accumulation": 2,
+        "sharding": f"zero{stage}",
+    }
+    all_, half = (
+        trainmem.simulate(
+            num_gpus=gpus, micro_batch=batch, plan=plan | {"checkpointing": mode}, **STEP
+        ).per_gpu_total_gb
+        for mode in ("full", "every_2nd")
+    )
+    return all_ + (half - all_) * (80 - layers) / 40
+
+
+def test_the_bytes_of_a_llama_layer_are_as_said(source: Notebook) -> None:
+    said = next(text(cell) for cell in source["cells"] if cell["id"] == "text-67")
+    for kernels, words in (
+        ("liger", "(33.5\nwith Liger's)"),
+        ("transformers", "48.5 in plain transformers"),
+    ):
+        # With whole logits the loss is the peak, where all that the layers keep is alive.
+        half, all_ = (
+            llama_gb(kernels, 96, 3, 1, layers, loss_head="transformers") for layers in (40, 80)
+        )
+        assert f"{2 + (half - all_) * 1e9 / 40 / 8192**2:.1f}" in words
+        assert words in said
+
+
+def test_right_plans_fit_in_reality_with_fused_kernels_alone(source: Notebook) -> None:
+    for plan in source["metadata"]["trainmem_course"]["plan"]:
+        right = accepted(plan)
+        cards = [card for card in GPUS if card.nominal_gb == plan["PLAN_CARD_GB"]]
+        surely = 0.8 * min(card.usable_gib for card in cards) * 1.024**3  # the grade "fits"
+        for gpus in {gpus for gpus, *_ in right}:
+            here = [key for key in right if key[0] == gpus]
+            for key in {min(here, key=lambda key: key[3]), max(here, key=lambda key: key[2])}:
+                assert llama_gb("liger", *key) <= surely, key
+            fewest = min(here, key=lambda key: (key[2], key[3]))
+            assert llama_gb("transformers", *fewest) > surely
 
 
 def test_command_line(tmp_path: Path, capsys) -> None:
@@ -150,13 +243,14 @@ def notebook(source: object, table: object) -> Notebook:
 def test_only_assignments_in_code_change() -> None:
     source = "A = 1  # one\n  A = 2\nAB = A = 1\nif A == 1: pass\nB = 'x#y'\nprint(A, B)"
     given = notebook(source, {"g": [{"A": [5, None, True], "B": "z"}]})
+    given["cells"][0]["execution_count"] = 7
     before = copy.deepcopy(given)
     code, words = course.seeded(given, 1)["cells"]
     new = "[5, None, True]"
     assert text(code) == (
         f"A = {new}  # one\n  A = {new}\nAB = A = 1\nif A == 1: pass\nB = 'z'\nprint(A, B)"
     )
-    assert code["outputs"] == []
+    assert (code["outputs"], code["execution_count"]) == ([], None)  # those of other numbers
     assert words == before["cells"][1]
     assert given == before
 
@@ -192,3 +286,20 @@ def test_bad_files_get_one_line(tmp_path: Path, capsys, content: bytes) -> None:
     assert course.main(["--seed", "1", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"{path}: not ")
     assert course.main(["--seed", "1", str(tmp_path / "none.ipynb")]) == 2
+
+
+def test_sizes_are_bounded(tmp_path: Path, capsys, monkeypatch) -> None:
+    path, output = tmp_path / "source.ipynb", tmp_path / "out.ipynb"
+    path.write_text(json.dumps(notebook("A = 1", {"g": [{"A": 2}]})))
+    size = path.stat().st_size
+    for most, status in ((size - 1, 2), (size, 0)):
+        monkeypatch.setattr(course, "MAX_BYTES", most)
+        assert course.main(["--seed", "1", str(path), "-o", str(output)]) == status
+        assert output.exists() == (status == 0)
+    assert "source.ipynb: larger than" in capsys.readouterr().err
+    assert course.main(["--seed", "x" * 200, str(path), "-o", str(output), "--force"]) == 0
+    for seed in ("", "x" * 201):
+        with pytest.raises(SystemExit) as stopped:
+            course.main(["--seed", seed, str(path), "-o", str(output), "--force"])
+        assert stopped.value.code == 2
+        assert f"must be 1 to 200 characters, not {len(seed)}" in capsys.readouterr().err

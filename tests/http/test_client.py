@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -140,8 +142,8 @@ def test_one_client_in_many_threads(server: Any) -> None:
 
 def test_server_refuses_in_its_own_words(server: Any) -> None:
     for client, words in (
-        (Client(server.url, path="/edge/status"), r"by the server \(405\): Method Not Allowed"),
-        (Client(server.url + "/elsewhere/"), r"by the server \(404\): Not Found"),
+        (Client(server.url, path="/edge/status"), r"by the server \(405\): 'POST' is not allowed"),
+        (Client(server.url + "/elsewhere/"), r"by the server \(404\): nothing is at '/elsewhere/"),
     ):
         with client, pytest.raises(Refused, match=words):
             client.simulate()
@@ -188,6 +190,27 @@ def test_busy_server_is_asked_again(ask: Any, status: str) -> None:
     assert ask(reply(b"", status), reply(b"", status), reply(GOOD)).fits
     assert time.monotonic() - start >= 0.5 * (BACK_OFF + 2 * BACK_OFF)
     assert len(ask.server.requests) == 3
+
+
+def test_pauses_double_and_vary_by_a_half(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that many clients of a server that falls over don't come back all at once."""
+    pauses: list[float] = []
+    varied: list[tuple[float, float]] = []
+
+    async def sleep(seconds: float, *_: object) -> None:
+        pauses.append(seconds)
+
+    def uniform(low: float, high: float) -> float:
+        varied.append((low, high))
+        return (low, high, 1.0, 1.0)[len(varied) - 1]
+
+    monkeypatch.setattr("trainmem.remote.asyncio.sleep", sleep)
+    monkeypatch.setattr("trainmem.remote.random.uniform", uniform)
+    with pytest.raises(Refused):
+        ask(reply(b"", "503 Busy"), retries=4)
+    assert varied == [(0.5, 1.5)] * 4
+    assert pauses == pytest.approx([0.5 * 0.2, 1.5 * 0.4, 0.8, 1.6])
+    assert len(ask.server.requests) == 5
 
 
 def test_broken_connection_is_tried_again(ask: Any) -> None:
@@ -245,7 +268,7 @@ def test_words_of_a_refusal(ask: Any, body: bytes, message: str) -> None:
         (reply(b"null"), "the body: None is not an object"),
         (reply(b"{}"), "model: missing"),
         (reply(GOOD.replace(b'"fits": true', b'"fits": "yes"')), "outputs.fits: 'yes' is not"),
-        (reply(GOOD.replace(b"24.858", b"NaN")), "the body: NaN is not JSON"),
+        (reply(GOOD.replace(b"24.858", b"NaN")), "the body: not JSON: it has no NaN"),
         (reply(GOOD.replace(b"[1, 136.858], ", b"", 1)), "mem_vs_gpus: 47 points instead of 48"),
         (reply(GOOD.replace(b'"num_gpus": 8', b'"num_gpus": 9')), "inputs.num_gpus: answers 9"),
         (reply(b"[" * 100_000), "the body: nested too deeply"),
@@ -300,13 +323,42 @@ def test_redirect_to_the_same_host_is_followed(ask: Any, status: str) -> None:
         "ftp://127.0.0.1/",
         "http://[",
         "https://evil.example/",
+        "http://xn--a/",
+        "http://xn--ls8h\u2019/",
+        "//xn--\xff",
+        "http://127.0.0.1:99999999/",
+        "http://127.0.0.1:x/",
+        "http://\u2100/",
+        "http://[::1]evil/",
+        "http://a..b/",
+        "http://" + "a" * 70 + ".example/",
+        "http://user:word@127.0.0.1/",
     ],
 )
 def test_redirect_elsewhere_is_refused(ask: Any, where: str) -> None:
     with pytest.raises(BadAnswer, match="redirect: ") as caught:
         ask(reply(b"", "307 Temporary", Location=where))
-    assert where in str(caught.value)
+    assert where[:50].isascii() is False or where[:50] in str(caught.value)
     assert len(ask.server.requests) == 1
+
+
+PATHS = [
+    "/\x7f",
+    "/" + "a" * 65_000,
+    "/" + "a" * 70_000,
+    "?" + "%" * 100,
+    "#x",
+    "",
+    "/a b",
+    "/\xe9",
+    "//",
+]
+
+
+@pytest.mark.parametrize("where", PATHS, ids=lambda where: where[:9])
+def test_no_location_breaks_the_client(ask: Any, where: str) -> None:
+    with contextlib.suppress(trainmem.RemoteError):
+        assert ask(reply(b"", "307 Temporary", Location=where), reply(GOOD), retries=0).fits
 
 
 def test_redirects_end(ask: Any) -> None:
@@ -389,6 +441,117 @@ def test_forgotten_client_leaves_no_thread(server: Any) -> None:
     assert client_threads() == before
 
 
+def clean_environment() -> dict[str, str]:
+    ours = ("_proxy", "ssl_cert_file", "ssl_cert_dir")
+    return {k: v for k, v in os.environ.items() if not k.lower().endswith(ours)}
+
+
+def in_a_process(code: str, **variables: str) -> str:
+    """Return what a script prints, without proxies and authorities but those of `variables`."""
+    environment = clean_environment()
+    done = subprocess.run(
+        [sys.executable, "-c", "from trainmem import *\n" + textwrap.dedent(code)],
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("held", [False, True])
+def test_a_forked_client_works_and_its_parents_too(server: Any, held: bool) -> None:
+    out = in_a_process(
+        f"""
+        import os, signal, warnings
+        warnings.simplefilter("ignore")
+        client = Client("{server.url}", timeout=10)
+        client.simulate()
+        if {held}:
+            client._lock.acquire()  # by another thread, as far as the child can know
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            print(client.simulate(num_gpus=2).config.num_gpus, flush=True)
+            client.close()
+            os._exit(0)
+        if {held}:
+            client._lock.release()
+        assert os.waitpid(child, 0)[1] == 0
+        print(client.simulate(num_gpus=3).config.num_gpus)
+        client.close()
+        """
+    )
+    assert out.split() == ["2", "3"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_twin_opens_connections_of_its_own(server: Any) -> None:
+    out = in_a_process(
+        f"""
+        import asyncio, os, signal, warnings
+        warnings.simplefilter("ignore")
+        client = AsyncClient("{server.url}", timeout=10)
+        async def ask(n):
+            print((await client.simulate(num_gpus=n)).config.num_gpus, flush=True)
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(ask(1))
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            asyncio.run(ask(2))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        loop.run_until_complete(ask(3))
+        """
+    )
+    assert out.split() == ["1", "2", "3"]
+
+
+def test_proxies_are_for_other_machines(server: Any, tools: Any) -> None:
+    code = """
+        try:
+            with Client({url!r}, retries=0) as client: print(client.simulate().fits)
+        except RemoteError as error: print(type(error).__name__)
+        """
+    nobody = f"http://127.0.0.1:{tools.free_port()}"
+    for url in (server.url, server.url.replace("127.0.0.1", "localhost")):
+        assert in_a_process(code.format(url=url), HTTP_PROXY=nobody, ALL_PROXY=nobody) == "True\n"
+    elsewhere = code.format(url="http://trainmem.example")
+    proxied = in_a_process(elsewhere, HTTP_PROXY=server.url)
+    assert proxied == "Refused\n"  # what stands for the proxy was asked
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("HTTPS_PROXY", "http://[", "HTTPS_PROXY: 'http://[' is not the address of a proxy"),
+        ("https_proxy", "ftp://a.example", "HTTPS_PROXY: 'ftp://a.example' is not the address"),
+        ("ALL_PROXY", "http://me:secret@[", "ALL_PROXY: 'http://…@[' is not the address"),
+        ("HTTP_PROXY", "http://a:99999999", "HTTP_PROXY: 'http://a:99999999' is not the address"),
+        ("HTTP_PROXY", "socks5://a:1", "HTTP_PROXY: 'socks5://a:1' needs a package: pip install"),
+        ("NO_PROXY", "a:x", "NO_PROXY: 'a:x' is no list of hosts: Invalid port"),
+        ("SSL_CERT_DIR", "/nowhere", "SSL_CERT_DIR: '/nowhere' can't be used: No such"),
+        ("SSL_CERT_FILE", "/nowhere.pem", "SSL_CERT_FILE: '/nowhere.pem' can't be used: No such"),
+        ("SSL_CERT_FILE", __file__, f"SSL_CERT_FILE: {__file__!r:.30}"),
+        ("SSLKEYLOGFILE", "/nowhere/keys", "SSLKEYLOGFILE: '/nowhere/keys' can't be used: No such"),
+    ],
+)
+def test_a_bad_variable_is_named(name: str, value: str, problem: str) -> None:
+    out = in_a_process(
+        """
+        try: Client()
+        except ValueError as error: print(error)
+        """,
+        **{name: value},
+    )
+    assert problem.rstrip("'") in out
+    assert "secret" not in out
+
+
 def test_interrupted_wait_cancels(misbehaving: Any) -> None:
     server = misbehaving(silence)
     with Client(server.url) as client:
@@ -425,6 +588,8 @@ def test_bad_input_is_never_sent(misbehaving: Any) -> None:
         ("https://a.example/?q=1", "must be a plain address"),
         ("https://[", "is not an address"),
         ("http://a b/", "is not an address"),
+        ("http://xn--a/", "is not an address"),
+        ("http://a.example:99999999", "must have a port from 1 to 65535"),
         (None, "is not an address"),
     ],
 )
@@ -434,6 +599,8 @@ def test_bad_address(url: Any, problem: str) -> None:
 
 
 def test_bad_options() -> None:
+    with pytest.raises(ValueError, match=r"path: .* is not a path"):
+        Client(path="/" + "a" * 70_000)
     for options in ({"timeout": 0}, {"connect_timeout": float("nan")}):
         with pytest.raises(ValueError, match="must be above 0 s"):
             Client(**options)

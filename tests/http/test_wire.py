@@ -36,8 +36,8 @@ configs = st.builds(
         (b"", "not JSON: Expecting value"),
         (b'{"num_gpus": 8', "not JSON"),
         (b'{"a": 1, "b": 2, "a": 3}', "'a' is given twice"),
-        (b'{"a": NaN}', "NaN is not JSON"),
-        (b'{"a": -Infinity}', "-Infinity is not JSON"),
+        (b'{"a": NaN}', "not JSON: it has no NaN"),
+        (b'{"a": -Infinity}', "not JSON: it has no -Infinity"),
         (b"[" * 50_000, "nested too deeply"),
         (b'{"a":' * 10_000, "nested too deeply"),
         (b"1" * 50_000, "too many digits"),
@@ -107,10 +107,11 @@ def change(answer: dict[str, Any], where: str, value: Any) -> bytes:
         ("outputs.per_gpu_total_gb", "24.858", "'24.858' is not a finite number"),
         ("outputs.per_gpu_total_gb", True, "True is not a finite number"),
         ("outputs.per_gpu_total_gb", -1, "-1 is not a finite number from 0 up"),
-        ("outputs.per_gpu_total_gb", 1e999, "Infinity is not JSON"),
-        ("outputs.per_gpu_total_gb", float("nan"), "NaN is not JSON"),
+        ("outputs.per_gpu_total_gb", 1e999, "not JSON: it has no Infinity"),
+        ("outputs.per_gpu_total_gb", float("nan"), "not JSON: it has no NaN"),
         ("outputs.per_gpu_total_gb", 10**400, "is not a finite number"),
         ("outputs.weights_per_gpu_gb", 5.0, "16.0 is not the sum of its parts, 19.000"),
+        ("outputs.weights_per_gpu_gb", 2.005, "16.0 is not the sum of its parts, 16.005"),
         ("outputs.min_gpus_to_fit", 2.5, "2.5 is not a whole number from 0 up, or null"),
         ("outputs.min_gpus_to_fit", 0, "0 is not a GPU count"),
         ("outputs.global_batch", 32.0, "outputs.global_batch: 32.0 is not a whole number"),
@@ -196,6 +197,22 @@ def test_compare_lists_every_difference() -> None:
     ]
     assert "outputs.bytes_per_param: 16.0 here, 18.0 there" in str(result)
     assert "profile.mem_vs_seq: 2 of 48 points differ" in str(result)
+
+
+def test_rounding_is_no_difference_and_the_last_digit_is_one(published: dict[str, Any]) -> None:
+    answer = copy.deepcopy(published)
+    answer["outputs"]["weights_per_gpu_gb"] = 2.002  # each part may be rounded by half a digit
+    result = compare(simulate(), decode(json.dumps(answer).encode(), TrainingConfig()))
+    assert [str(d) for d in result.differences] == [
+        "outputs.weights_per_gpu_gb: 2.0 here, 2.002 there"
+    ]
+    large = TrainingConfig(model_params_b=100_000, num_gpus=1)  # over a petabyte
+    local = simulate(large)
+    theirs = json.loads(encode(local))
+    total = theirs["outputs"]["per_gpu_total_gb"] + 0.001
+    theirs["outputs"]["per_gpu_total_gb"] = theirs["profile"]["per_gpu_gb"] = total
+    result = compare(local, decode(json.dumps(theirs).encode(), large))
+    assert [d.field for d in result.differences] == ["outputs.per_gpu_total_gb"]
 
 
 def test_a_model_too_small_to_show_keeps_its_sweep() -> None:

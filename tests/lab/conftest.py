@@ -17,21 +17,6 @@ import pytest
 
 TOKEN = "only-on-loopback"
 
-# Counts what a page holds: listeners on long-lived targets, object URLs not yet revoked.
-COUNTERS = """
-(() => {
-  const urls = new Set();
-  const create = URL.createObjectURL, revoke = URL.revokeObjectURL;
-  URL.createObjectURL = (blob) => {
-    const url = create.call(URL, blob);
-    urls.add(url);
-    return url;
-  };
-  URL.revokeObjectURL = (url) => { urls.delete(url); revoke.call(URL, url); };
-  window.liveUrls = () => urls.size;
-})();
-"""
-
 
 @pytest.fixture(scope="session")
 def artifacts() -> Path:
@@ -277,7 +262,6 @@ def open_notebook(browser: Any, lab: Lab) -> Iterator[Callable[..., Notebook]]:
             name = lab.notebook(f"test-{time.time_ns()}.ipynb", *cells)
         viewport = options.pop("viewport", {"width": 1400, "height": 1000})
         context = browser.new_context(viewport=viewport, **options)
-        context.add_init_script(COUNTERS)
         contexts.append(context)
         return Notebook(context.new_page(), lab, name)
 

@@ -3,16 +3,22 @@
 import json
 
 import pytest
+from hypothesis import given
 
+from strategies import plans
 from trainmem import ConfigError, TrainingConfig, simulate
+from trainmem.presentation import panel
 from trainmem.transformer import (
+    STACKS,
     Plan,
     TransformerModel,
     architecture,
     derived_inputs,
     peak,
     plan_of,
+    stack,
 )
+from trainmem.transformer.adapter import inputs_of, options_of
 
 LLAMA = architecture("Llama-3-8B")
 MODEL = TransformerModel(LLAMA)
@@ -32,6 +38,39 @@ MODEL = TransformerModel(LLAMA)
 def test_stage_and_precision(changes, sharding, precision):
     plan = plan_of(TrainingConfig(**changes), Plan(reduce_dtype="bfloat16", wrapping="split"))
     assert (plan.sharding, plan.precision) == (sharding, precision)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_stack_comes_back_from_its_ten_inputs(name):
+    for gpus in (1, 8):
+        try:
+            plan = stack(name, num_gpus=gpus)
+        except ValueError:  # Megatron's and llm.c's optimizer is sharded over several
+            continue
+        assert plan_of(TrainingConfig(**inputs_of(plan)), plan) == plan
+
+
+@given(plans())
+def test_any_plan_comes_back_from_its_ten_inputs(plan):
+    config = TrainingConfig(**inputs_of(plan))
+    assert plan_of(config, plan) == plan
+    assert plan_of(config, options_of(plan)) == plan
+
+
+@pytest.mark.parametrize(("name", "stage"), [("deepspeed-zero2", 2), ("megatron", 1)])
+def test_a_whole_plan_keeps_its_stage_under_simulate(name, stage):
+    plan = stack(name, num_gpus=8, seq_length=2048)
+    answer = simulate(architecture=LLAMA, plan=plan)
+    assert answer.plan == plan
+    assert answer.zero_stage == stage
+    assert answer.per_gpu_total_gb == round(peak(LLAMA, plan).peak_bytes / 1e9, 3)
+
+
+def test_llm_c_shards_its_optimizer_states():
+    gpt2 = architecture("GPT-2")
+    sharded = simulate(architecture=gpt2, plan=stack("llm.c", seq_length=1024))
+    whole = simulate(architecture=gpt2, plan=stack("llm.c", seq_length=1024, sharding="ddp"))
+    assert sharded.optimizer_per_gpu_gb == pytest.approx(whole.optimizer_per_gpu_gb / 8, abs=2e-3)
 
 
 def test_plan_keeps_its_own_sixteen_bit_policy():
@@ -71,6 +110,47 @@ def test_derived_inputs_are_valid_inputs():
 def test_bytes_per_parameter_are_derived(plan, changes, expected):
     model = TransformerModel(LLAMA, plan)
     assert model.bytes_per_param(TrainingConfig(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "adapter"),
+    [
+        ({}, 4, 16),  # fp32 shards of all, and fp32 AdamW of what is trained
+        ({"precision": "bf16"}, 2, 16),  # peft keeps adapters in fp32
+        ({"precision": "bf16", "optimizer": "sgd"}, 2, 8),
+    ],
+)
+def test_adapters_have_states_and_the_frozen_base_has_none(options, base, adapter):
+    rank, h, k, f = 16, 4096, 1024, 14336
+    inputs_and_outputs = (2 * h, h + k, h + k, 2 * h, h + f, h + f, f + h)  # q k v o gate up down
+    adapters = 32 * rank * sum(inputs_and_outputs)
+    plan = {"lora_rank": rank, "lora_targets": "all", **options}
+    model = TransformerModel(LLAMA, plan)
+    whole = base * LLAMA.num_params + adapter * adapters
+    assert model.bytes_per_param(TrainingConfig()) == pytest.approx(whole / LLAMA.num_params)
+    answer = simulate(architecture=LLAMA, plan=plan)
+    assert answer.model_states_unsharded_gb == pytest.approx(whole / 1e9, abs=1e-3)
+
+
+def test_a_quantised_base_takes_its_bits_and_their_scales():
+    plan = {"precision": "bf16", "lora_rank": 8, "quantization": "nf4"}
+    answer = simulate(architecture="Llama-3-70B", plan=plan)
+    big = architecture("Llama-3-70B")
+    layers = big.num_layers * (big.layer_params - 2 * big.hidden_dim)  # norms stay as they are
+    rest = big.num_params - layers
+    adapters = 80 * 8 * ((8192 + 8192) + (8192 + 1024))  # queries, values
+    whole = layers * (0.5 + 4 / 64) + 2 * rest + 16 * adapters
+    assert answer.model_states_unsharded_gb == pytest.approx(whole / 1e9, abs=1e-3)
+
+
+def test_model_states_are_called_a_part_of_the_whole_only_where_they_are():
+    """At the peak gradients may be missing, and being reduced they are there twice."""
+    one = simulate(architecture=LLAMA, num_gpus=1, micro_batch=1)
+    assert one.model_states_per_gpu_gb > one.model_states_unsharded_gb
+    for answer, unit in ((one, "GB at the peak"), (simulate(), "GB of 128")):
+        card = next(c for c in panel(answer)["cards"] if c["title"] == "Model states")
+        assert card["unit"] == unit
+    assert "16 bytes/param, 128.5 GB of states in all" in panel(one)["footer"]
 
 
 def test_capacity_is_what_the_card_shows_where_known():

@@ -13,13 +13,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-__all__ = ["Label", "font", "text_width"]
+__all__ = ["Label", "font", "plain", "text_width"]
 
 LINE: Final = 1.2  # distance of lines, em
 BASELINE: Final = 0.94  # from the top of a line, em: capitals then stand in its middle
@@ -34,6 +35,18 @@ def font(size: float, weight: str = "normal") -> FontProperties:
         family="DejaVu Sans", style="normal", variant="normal", weight=weight, stretch="normal",
         size=size,
     )  # fmt: skip
+
+
+def plain(artist: Artist) -> None:
+    """Undo what rcParams may have set at the birth of an artist and of all that it holds.
+
+    And letter texts as they are: what a user named is never read as mathematics.
+    """
+    for each in artist.findobj():
+        each.set_sketch_params(None)
+        each.set_path_effects([])
+        if isinstance(each, Text):
+            each.set(usetex=False, parse_math=False, antialiased=True)
 
 
 def text_width(words: str, size: float) -> float:

@@ -24,7 +24,7 @@ from trainmem.drawing.placing import Places, Spot
 from trainmem.drawing.style import TEXT, Theme, axis_ticks, write_tick
 from trainmem.simulation import GB, Simulation
 
-__all__ = ["ROW", "Panel", "move", "reshape"]
+__all__ = ["ROW", "Line", "Panel", "move", "reshape"]
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,9 @@ def move(line: Line2D, x: ArrayLike, y: ArrayLike) -> None:
     """Give a line other points."""
     points = np.asarray(line.get_xydata())
     if len(points) == len(x):  # type: ignore[arg-type]
-        points[:, 0], points[:, 1] = x, y
+        # What is drawn is the path, which before matplotlib 3.11 is a copy of the points.
+        for held in (points, np.asarray(line.get_path().vertices)):
+            held[:, 0], held[:, 1] = x, y
     else:
         line.set_data(x, y)
 
@@ -52,6 +54,25 @@ def reshape(area: Polygon, outline: Array) -> None:
         points[:-1], points[-1] = outline, outline[0]
     else:
         area.set_xy(outline)
+
+
+class Line(Line2D):
+    """A line with every property given, simplified alike whatever the rcParams are."""
+
+    def __init__(self, x: ArrayLike, y: ArrayLike, *, color: Any, width: float, **style: Any):
+        look: dict[str, Any] = {
+            "linestyle": "-", "marker": "None", "markersize": 6, "markeredgewidth": 0,
+            "markerfacecolor": color, "markeredgecolor": color, "antialiased": True,
+            "solid_capstyle": "butt", "solid_joinstyle": "round", "dash_capstyle": "butt",
+            "dash_joinstyle": "round", "drawstyle": "default", "fillstyle": "full",
+        }  # fmt: skip
+        super().__init__(x, y, color=color, linewidth=width, **(look | style))
+
+    def draw(self, renderer: Any) -> None:
+        """Draw, unless hidden."""
+        path = self.get_path()  # which is made anew, from rcParams, for other points
+        path.should_simplify, path.simplify_threshold = len(np.asarray(path.vertices)) >= 128, 1 / 9
+        super().draw(renderer)
 
 
 class Panel:
@@ -117,7 +138,7 @@ class Panel:
 
     def update(self, simulation: Simulation, top: float) -> None:
         """Move the artists to show `simulation`."""
-        points = 72 / self.ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+        points = 72 / self.ax.get_figure().dpi  # type: ignore[union-attr]
         box = self.ax.bbox
         self.places = Places(box.width * points, box.height * points, self.spill)
         self.top = top
@@ -146,18 +167,9 @@ class Panel:
         return artist
 
     def _line(self, color: Any, width: float, zorder: float = 2, **style: Any) -> Any:
-        look: dict[str, Any] = {
-            "linestyle": "-", "marker": "None", "markersize": 6, "markeredgewidth": 0,
-            "markerfacecolor": color, "markeredgecolor": color,
-        }  # fmt: skip
-        return self._add(
-            Line2D(
-                [], [], color=color, linewidth=width, antialiased=True, zorder=zorder,
-                transform=self.transform,
-                solid_capstyle="butt", solid_joinstyle="round", dash_capstyle="butt",
-                dash_joinstyle="round", drawstyle="default", fillstyle="full", **(look | style),
-            )
-        )  # fmt: skip
+        line = Line([], [], color=color, width=width, zorder=zorder, transform=self.transform,
+                    **style)  # fmt: skip
+        return self._add(line)
 
     def _mark(self, color: str, marker: Any, size: float, edge: str, width: float) -> Any:
         mark = self._line(

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.typing import ColorType
 
-__all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named"]
+from trainmem.config import describe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named", "theme_on"]
 
 TEXT: Final = 10.0  # points; nothing is written smaller
 
@@ -89,10 +94,27 @@ TRANSIENT: Final = "#f2c14e"
 """Colours of what only the architecture-aware model tells apart."""
 
 
+def theme_on(ax: Axes, name: str | None) -> Theme:
+    """Return a theme by name, or for None the one that goes with the figure of `ax`."""
+    if name is not None:
+        return theme_named(name)
+    own: Any = ax.get_figure()  # perhaps a subfigure, through which the whole one shows
+    for figure in (own, own.figure):
+        *color, alpha = to_rgba(figure.get_facecolor())
+        if alpha > 0.5:
+            dark = sum(w * c for w, c in zip(LUMA, color, strict=True)) < 0.5
+            return THEMES["dark" if dark else "light"]
+    return THEMES["light"]
+
+
+LUMA: Final = (0.2126, 0.7152, 0.0722)  # how bright red, green and blue are
+
+
 def theme_named(name: str) -> Theme:
     """Return a theme by name; raises `ValueError` for an unknown one."""
-    if name not in THEMES:
-        raise ValueError(f"theme: {name!r} is not allowed; must be one of {', '.join(THEMES)}")
+    if not isinstance(name, str) or name not in THEMES:
+        known = ", ".join(THEMES)
+        raise ValueError(f"theme: {describe(name)} is not allowed; must be one of {known}")
     return THEMES[name]
 
 

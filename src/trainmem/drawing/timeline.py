@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon, Rectangle
 from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from trainmem.config import grouped, write_capacity, write_gb
-from trainmem.drawing.lettering import font, text_width
+from trainmem.drawing.lettering import font, plain, text_width
+from trainmem.drawing.panel import Line
 from trainmem.drawing.style import (
     COLORS,
     GATHERED,
@@ -28,7 +28,7 @@ from trainmem.drawing.style import (
     TRANSIENT,
     Theme,
     axis_ticks,
-    theme_named,
+    theme_on,
     write_tick,
 )
 from trainmem.simulation import GB, Simulation
@@ -115,7 +115,7 @@ def lay_out(width: float, height: float) -> tuple[tuple[float, float, float, flo
 
 
 def draw_timeline(
-    ax: Axes, simulation: Simulation, *, theme: str = "light", legend: str = "right"
+    ax: Axes, simulation: Simulation, *, theme: str | None = None, legend: str = "right"
 ) -> None:
     """Draw the memory of one step over time on `ax`.
 
@@ -125,8 +125,8 @@ def draw_timeline(
         Where to draw; the legend takes about 180 points beside it, or 70 below.
     simulation : Simulation
         What to show; it needs an architecture.
-    theme : {"light", "dark"}
-        Colours.
+    theme : {"light", "dark"}, optional
+        Colours; those that go with the background of the figure where omitted.
     legend : {"right", "below", ""}
         Where the legend stands, if anywhere.
 
@@ -136,7 +136,7 @@ def draw_timeline(
         Under the reduced-order model, which knows the peak but not the step; for an unknown
         theme.
     """
-    colors, moment = theme_named(theme), simulation.moment
+    colors, moment = theme_on(ax, theme), simulation.moment
     if moment is None:
         raise ValueError(
             "the reduced-order model has no timeline: choose an architecture, as in "
@@ -146,7 +146,7 @@ def draw_timeline(
     x, stretches = _places(timeline, moment.model.architecture.num_layers)
     stack = _stack(timeline)
     peak = _peak(timeline, moment.peak.phase)
-    points = 72 / ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+    points = 72 / ax.get_figure().dpi  # type: ignore[union-attr]
     width = float(ax.bbox.width) * points
     teeth = width / stretches[-1].right / moment.model.architecture.num_layers
     both = PHASES["fwd"][0] * teeth >= TOOTH
@@ -154,38 +154,38 @@ def draw_timeline(
     kept = _columns(x, timeline.total_bytes, stretches, round(width / column), both=both)
     total = timeline.total_bytes / GB
     top = _top(float(total[peak]), simulation.gpu_capacity_gb)
-    _style(ax, colors, x, stretches, top)
-    edges = np.append(x[kept], x[-1])
+    right = stretches[-1].right
+    _style(ax, colors, right, top)
+    edges = np.append(x[kept], right)
     lower = np.zeros(len(kept))
     for row, band in zip(ROWS, stack[:, kept], strict=True):
         upper = lower + band
         _band(ax, row.color, edges, lower, upper)
         lower = upper
     ax.add_artist(
-        Line2D(
-            np.repeat(edges, 2)[1:-1], np.repeat(total[kept], 2), color=colors.ink, linewidth=0.9,
-            linestyle="-", marker="None", drawstyle="default", antialiased=True, zorder=3,
-            solid_joinstyle="round",
+        Line(
+            np.repeat(edges, 2)[1:-1], np.repeat(total[kept], 2), color=colors.ink, width=0.9,
+            zorder=3, transform=ax.transLimits + ax.transAxes,  # as transData it would be cut up
         )
     )  # fmt: skip
     _phases(ax, colors, stretches, points)
     capacity = simulation.gpu_capacity_gb
     if capacity <= top:
         ax.add_artist(
-            Line2D([x[0], x[-1]], [capacity, capacity], color=colors.capacity, linewidth=1.5,
-                   linestyle="-", marker="None", antialiased=True, zorder=4)
-        )  # fmt: skip
+            Line([0, right], [capacity, capacity], color=colors.capacity, width=1.5, zorder=4)
+        )
         words = f"{write_capacity(capacity)} GB capacity"
-        if x[peak] < (x[0] + x[-1]) / 2:  # at the end where the peak's words aren't
+        if x[peak] < right / 2:  # at the end where the peak's words aren't
             _text(
-                ax, words, x[-1], capacity, colors.capacity, offset=(-4, -4), ha="right", va="top"
+                ax, words, right, capacity, colors.capacity, offset=(-4, -4), ha="right", va="top"
             )
         else:
-            _text(ax, words, x[0], capacity, colors.capacity, offset=(4, 3))
+            _text(ax, words, 0, capacity, colors.capacity, offset=(4, 3))
     _explain(ax, colors, simulation, (float(x[peak]), float(total[peak])), points)
     _title(ax, colors, simulation, width + (150 if legend == "right" else 0))
     if legend:
         _legend(ax, colors, stack[:, peak], legend, points)
+    plain(ax)
 
 
 def _stack(timeline: Timeline) -> Array:
@@ -199,7 +199,8 @@ def _stack(timeline: Timeline) -> Array:
 def _places(timeline: Timeline, layers: int) -> tuple[Array, list[Stretch]]:
     """Return x of every event and the phases, which take their own widths whatever they hold.
 
-    What exists before the step is no part of it.
+    What exists before the step is no part of it. A phase may hold no event at all: an optimizer
+    that works in place.
     """
     x = np.zeros(len(timeline.total_bytes))
     stretches: list[Stretch] = []
@@ -231,13 +232,14 @@ def _columns(
 ) -> NDArray[np.int64]:
     """Return the events to draw: in each column the highest, and the lowest too if `both`.
 
-    The ends of every phase are kept.
+    The ends of every phase that has events are kept.
     """
     shown = np.flatnonzero(np.append(x[1:] > 0, True))  # the event before the step is its floor
-    column = np.minimum((x[shown] / x[-1] * columns).astype(np.int64), columns - 1)
+    column = np.minimum((x[shown] / stretches[-1].right * columns).astype(np.int64), columns - 1)
     starts = np.flatnonzero(np.diff(column, prepend=-1))
+    last = len(shown) - 1
     begin = np.searchsorted(x[shown], [stretch.left for stretch in stretches[1:]])
-    kept = {int(shown[i]) for i in (0, len(shown) - 1, *begin, *(begin - 1))}
+    kept = {int(shown[min(i, last)]) for i in (0, last, *begin, *(begin - 1))}
     for first, end in zip(starts, [*starts[1:], len(shown)], strict=True):
         part = total[shown[first:end]]
         kept.add(int(shown[first + int(np.argmax(part))]))
@@ -253,7 +255,7 @@ def _top(peak: float, capacity: float) -> float:
     return float(power * next(top for top, _ in TOPS if power * top >= least * (1 - 1e-9)))
 
 
-def _style(ax: Axes, theme: Theme, x: Array, stretches: list[Stretch], top: float) -> None:
+def _style(ax: Axes, theme: Theme, right: float, top: float) -> None:
     ax.set_facecolor(theme.background)
     ax.set_axisbelow(True)
     ax.set_autoscale_on(False)
@@ -264,8 +266,11 @@ def _style(ax: Axes, theme: Theme, x: Array, stretches: list[Stretch], top: floa
         labelbottom=False, labeltop=False, labelleft=True, labelright=False,
     )  # fmt: skip
     ax.grid(False, which="both", axis="both")
-    ax.grid(True, which="major", axis="y", color=theme.grid, linewidth=1, linestyle="-", alpha=1)
-    ax.set_xlim(0, stretches[-1].right)
+    ax.grid(
+        True, which="major", axis="y", color=theme.grid, linewidth=1, linestyle="-", alpha=1,
+        antialiased=True,
+    )  # fmt: skip
+    ax.set_xlim(0, right)
     ax.set_ylim(0, top)
     ax.set_xticks([])
     heights = axis_ticks(top)
@@ -275,7 +280,6 @@ def _style(ax: Axes, theme: Theme, x: Array, stretches: list[Stretch], top: floa
     for label in ax.yaxis.get_ticklabels():
         label.set(fontproperties=font(TEXT), ha="right", va="center_baseline")
     ax.set_ylabel("GB per GPU", labelpad=6, color=theme.muted, fontproperties=font(TEXT))
-    x[-1] = stretches[-1].right
 
 
 def _band(ax: Axes, color: str, edges: Array, lower: Array, upper: Array) -> None:
@@ -296,8 +300,8 @@ def _phases(ax: Axes, theme: Theme, stretches: list[Stretch], points: float) -> 
     for i, stretch in enumerate(stretches):
         if i:
             ax.add_artist(
-                Line2D([stretch.left] * 2, [0, ax.get_ylim()[1]], color=theme.background,
-                       linewidth=1.4, linestyle="-", marker="None", zorder=2.5)
+                Line([stretch.left] * 2, [0, ax.get_ylim()[1]], color=theme.background,
+                     width=1.4, zorder=2.5)
             )  # fmt: skip
         room = scale * (stretch.right - stretch.left) - 4
         fitting = (words for words in stretch.names if text_width(words, TEXT) <= room)
@@ -313,8 +317,9 @@ def _explain(
     moment = simulation.moment
     assert moment is not None  # noqa: S101  # draw_timeline saw to it
     ax.add_artist(
-        Line2D([at[0]], [at[1]], color=theme.ink, linestyle="None", marker="o", markersize=8,
-               markeredgecolor=theme.background, markeredgewidth=1.4, zorder=5, clip_on=False)
+        Line([at[0]], [at[1]], color=theme.ink, width=0, linestyle="None", marker="o",
+             markersize=8, markeredgecolor=theme.background, markeredgewidth=1.4, zorder=5,
+             clip_on=False)
     )  # fmt: skip
     total = moment.peak.peak_bytes
     named = [f"{n} {write_gb(s / GB)}" for n, s in moment.groups[:2] if s >= LEAST * total]
@@ -362,7 +367,8 @@ def _legend(ax: Axes, theme: Theme, sizes: Array, where: str, points: float) -> 
         x, y = left + (i // per) * width / columns, top - (1 + i % per) * step
         box = Rectangle(
             (x / width, (y - 4.5) / height), 18 / width, 9 / height, facecolor=row.color,
-            edgecolor="none", linewidth=0, transform=ax.transAxes, clip_on=False, zorder=4,
+            edgecolor="none", linewidth=0, antialiased=True, transform=ax.transAxes,
+            clip_on=False, zorder=4,
         )  # fmt: skip
         ax.add_artist(box)
         box.set_clip_on(False)
@@ -375,9 +381,8 @@ def _text(
     ax: Axes, words: str, x: float, y: float, color: str, *, offset: tuple[float, float],
     ha: str = "left", va: str = "bottom", coords: str = "data",
 ) -> None:  # fmt: skip
-    note: Any = ax.annotate(
+    ax.annotate(
         words, (x, y), xytext=offset, xycoords=coords, textcoords="offset points", color=color,
         fontproperties=font(TEXT), ha=ha, va=va, annotation_clip=False, zorder=6,
         linespacing=1.25,
     )  # fmt: skip
-    note.set(usetex=False, antialiased=True, parse_math=False)

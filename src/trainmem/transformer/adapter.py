@@ -9,11 +9,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.config import FIELDS, ConfigError, TrainingConfig
+from trainmem.config import FIELDS, ConfigError, Gpu, TrainingConfig
 from trainmem.reduced import Components
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.calibration import Calibration
-from trainmem.transformer.overhead import GIB, VERDICT_SOURCE, Level, grade, levels
+from trainmem.transformer.overhead import (
+    DEEPSPEED_STEP,
+    GIB,
+    VERDICT_SOURCE,
+    Level,
+    fits_below,
+    grade,
+    levels,
+)
 from trainmem.transformer.plan import OPTIONS, Plan, gpu_multiple
 from trainmem.transformer.result import (
     Result,
@@ -23,8 +31,8 @@ from trainmem.transformer.result import (
     peaks,
     reserved_bytes,
     timeline,
+    whole_states_bytes,
 )
-from trainmem.transformer.states import optimizer_units, units_of
 
 GB = 10**9
 
@@ -63,6 +71,21 @@ def options_of(plan: Plan | Mapping[str, Any]) -> dict[str, Any]:
         name: option
         for name, option in options.items()
         if said_by(name, option) is None and option != OPTIONS[name].default
+    }
+
+
+def inputs_of(plan: Plan) -> dict[str, int]:
+    """Return what a whole plan says of the ten inputs: the other direction of :func:`plan_of`.
+
+    ``plan_of(TrainingConfig(**inputs_of(plan)), plan) == plan`` for every plan.
+    """
+    return {
+        "num_gpus": plan.num_gpus,
+        "micro_batch": plan.micro_batch,
+        "seq_length": plan.seq_length,
+        "precision_bits": 32 if plan.precision == "fp32" else 16,
+        "zero_stage": plan.zero_stage,
+        "grad_ckpt": int(plan.checkpointing != "none"),
     }
 
 
@@ -156,9 +179,18 @@ class TransformerModel:
         """What of the plan the ten inputs do not say, where it differs from the defaults."""
         return options_of(self.plan)
 
-    def with_option(self, name: str, value: Any) -> TransformerModel:
-        """Return the model with one option of the plan changed."""
-        return replace(self, plan={**self.options, name: value})
+    @property
+    def framework(self) -> str:
+        """Who keeps the states."""
+        return str(self.options.get("framework", OPTIONS["framework"].default))
+
+    def with_options(self, changes: Mapping[str, Any]) -> TransformerModel:
+        """Return the model with some options of the plan changed."""
+        return replace(self, plan={**self.options, **changes})
+
+    def with_card(self, card: Gpu) -> TransformerModel:
+        """Return the model on another card."""
+        return replace(self, usable_gib=card.usable_gib, gpu=card.label)
 
     @property
     def gpu_multiple(self) -> int:
@@ -196,24 +228,35 @@ class TransformerModel:
         return float(config.gpu_memory_gb) * GB
 
     def bytes_per_param(self, config: TrainingConfig) -> float:
-        """Return the bytes of unsharded weights, gradients and optimizer states per parameter."""
-        plan = plan_of(config, self.plan)
-        weights, _, gradients = units_of(plan.framework, plan.precision)
-        return weights + gradients + sum(optimizer_units(plan.precision, plan.optimizer))
+        """Return the bytes of unsharded weights, gradients and optimizer states per parameter.
+
+        A mean, where only adapters are trained or weights are quantised.
+        """
+        whole = whole_states_bytes(self.architecture, plan_of(config, self.plan))
+        return whole / self.architecture.num_params
 
     def global_batch(self, config: TrainingConfig) -> int:
         """Return the sequences of one optimizer step, over all GPUs."""
         plan = plan_of(config, self.plan)
         return plan.micro_batch * plan.dp * plan.accumulation
 
-    def smallest_num_gpus(self, config: TrainingConfig) -> int | None:
+    def surely_fits(self, config: TrainingConfig) -> float:
+        """Return the most bytes allocated that are graded `fits`."""
+        share = fits_below(self.framework) * self.capacity_bytes(config)
+        return float(np.nextafter(share, 0.0))
+
+    def smallest_num_gpus(
+        self, config: TrainingConfig, capacity: float | None = None
+    ) -> int | None:
         """Return the fewest GPUs at which `config` fits, or None where no count does.
+
+        `capacity` bytes, or all that the card offers.
 
         Memory is not monotone in the count: FSDP2 pads every parameter's first dimension to a
         multiple of it, so beyond a few thousand GPUs the gathered parameters grow again. Hence a
         grid over all counts, then every count of the gap in front of the first that fits.
         """
-        capacity = self.capacity_bytes(config)
+        capacity = self.capacity_bytes(config) if capacity is None else capacity
 
         def fitting(counts: NDArray[np.int64]) -> NDArray[np.int64]:
             fits: NDArray[np.bool_] = self.components(config, num_gpus=counts).total <= capacity
@@ -234,15 +277,20 @@ class TransformerModel:
         return int(self.counts[best]), float(totals[best])
 
     def largest_that_fits(
-        self, config: TrainingConfig, name: Literal["seq_length", "micro_batch"]
+        self,
+        config: TrainingConfig,
+        name: Literal["seq_length", "micro_batch"],
+        capacity: float | None = None,
     ) -> int | None:
         """Return the largest value of an input at which `config` fits, or None where none does.
+
+        `capacity` bytes, or all that the card offers.
 
         Ends at what the input takes, and lengths at what the architecture can. The memory may fall
         where a chunk of the loss begins, so this is the end of the last run of fitting values that
         a grid of ever finer steps meets: it fits, and the next value does not.
         """
-        capacity = self.capacity_bytes(config)
+        capacity = self.capacity_bytes(config) if capacity is None else capacity
         most = int(FIELDS[name].bounds[1])
         if name == "seq_length":
             most = min(most, longest_length(self.architecture) or most)
@@ -276,7 +324,18 @@ class TransformerModel:
 
     def grade(self, config: TrainingConfig, need: float) -> str:
         """Return `fits`, `uncertain` or `does not fit`, for `need` bytes allocated."""
-        return grade(need, self.capacity_bytes(config) / GIB)
+        capacity = self.capacity_bytes(config)
+        low = 0.0
+        if self.surely_fits(config) < need <= capacity:  # the levels take longer than the rest
+            low = self.levels(config, need)[2].low_bytes
+        return grade(need, capacity / GIB, framework=self.framework, card_low_bytes=low)
+
+    @property
+    def grade_source(self) -> str:
+        """Where the shares of the card come from by which a step is graded."""
+        if fits_below(self.framework) == fits_below(""):
+            return VERDICT_SOURCE
+        return f"{VERDICT_SOURCE}; {fits_below(self.framework):.0%} here, for {DEEPSPEED_STEP}"
 
     def detail(self, config: TrainingConfig) -> dict[str, Any]:
         """Return `plan` and `detail` as the answer's `to_dict()` adds them: plain types only."""
@@ -292,7 +351,7 @@ class TransformerModel:
                 "usable_gib": self.usable_gib,
                 **{f.name: getattr(result, f.name) for f in fields(result)},
                 "grade": self.grade(config, need),
-                "grade_source": VERDICT_SOURCE,
+                "grade_source": self.grade_source,
                 "levels": [asdict(level) for level in self.levels(config, need)],
                 **extra,
             },

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from trainmem.config import describe
+from trainmem.transformer.config_json import parse, read_fields
 
 #: One parameter tensor: (dimension 0, the other dimensions), in one-letter dimensions.
 Parameter = tuple[str, str]
@@ -28,11 +30,12 @@ DIMENSIONS = {
     "p": "learned positions",
     "n": "experts",
     "e": "experts on one GPU",
+    "y": "token types, and classes, of an encoder: two each",
 }
 
 #: Dense families, then mixtures of experts. `gpt` is Megatron's GPT (layer norms, no gate), `neox`
-#: has attention and MLP side by side (Phi, StableLM-alpha, Pythia), `bert` is an encoder with a
-#: classification head.
+#: GPT-NeoX, with attention and MLP side by side (Pythia, StableLM-alpha; Phi but for one norm and
+#: the bias of its head), `bert` an encoder with a pooler and a head for two classes.
 DENSE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "gpt", "neox", "bert")
 EXPERTS = ("mixtral", "qwen3_moe")
 FAMILIES = DENSE + EXPERTS
@@ -43,6 +46,9 @@ TRACED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 #: A config.json larger than this is not one (real ones are a few kB).
 MAX_CONFIG_BYTES = 1_000_000
 
+#: Characters of a name.
+MAX_NAME = 80
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -51,7 +57,7 @@ class Architecture:
     Attributes
     ----------
     name
-        What to call it.
+        What to call it, at most `MAX_NAME` characters.
     family
         One of `FAMILIES`: which code runs, hence which tensors exist.
     num_layers, hidden_dim, num_heads, num_kv_heads, head_dim, ffn_dim, vocab_size
@@ -66,6 +72,12 @@ class Architecture:
         Where the numbers come from.
     num_experts, experts_per_token
         Of a mixture of experts, whose `ffn_dim` is one expert's; 0 in a dense model.
+    dropout
+        Whether the model's own configuration drops values in training, where transformers' code
+        runs: GPT-2's three kinds, attention weights in the others. A plan may say dropout too.
+    gate, linear_bias, learned_positions
+        What Megatron's arguments give to `gpt`: SwiGLU, biases of all products, and a table of
+        positions instead of rotary ones. Only for that family; the others have what they have.
 
     Raises
     ------
@@ -88,29 +100,45 @@ class Architecture:
     source: str = "given by hand"
     num_experts: int = 0
     experts_per_token: int = 0
+    dropout: bool = False
+    gate: bool = False
+    linear_bias: bool = False
+    learned_positions: bool = False
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {self.family!r}")
+        self._check_names()
         for field, limit in _LIMITS.items():
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-                raise ValueError(f"{field} must be an integer from 1 to {limit}, got {value!r}")
+                raise ValueError(
+                    f"{field} must be an integer from 1 to {limit}, got {describe(value)}"
+                )
         for field in ("num_experts", "experts_per_token"):
             value, low = getattr(self, field), 1 if self.experts else 0
             limit = _LIMITS["num_heads"] if self.experts else 0
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= limit:
                 raise ValueError(
                     f"{field} must be an integer from {low} to {limit} for family "
-                    f"{self.family!r}, got {value!r}"
+                    f"{self.family!r}, got {describe(value)}"
                 )
         if self.experts_per_token > self.num_experts:
             raise ValueError(
                 f"experts_per_token must be at most num_experts = {self.num_experts}, "
                 f"got {self.experts_per_token}"
             )
-        if not isinstance(self.tie_embeddings, bool):
-            raise ValueError(f"tie_embeddings must be True or False, got {self.tie_embeddings!r}")
+        for field in ("tie_embeddings", "dropout", *_GPT_FIELDS):
+            value = getattr(self, field)
+            if not isinstance(value, bool):
+                raise ValueError(f"{field} must be True or False, got {describe(value)}")
+            if value and field in _GPT_FIELDS and self.family != "gpt":
+                raise ValueError(f"{field} is for family 'gpt' to say, got {self.family!r}")
+        window, limit = self.sliding_window, _LIMITS["max_positions"]
+        whole = isinstance(window, int) and not isinstance(window, bool)
+        if window is not None and not (whole and 1 <= window <= limit):
+            raise ValueError(
+                f"sliding_window must be an integer from 1 to {limit} or null, "
+                f"got {describe(window)}"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_kv_heads must divide num_heads = {self.num_heads}, got {self.num_kv_heads}"
@@ -122,6 +150,17 @@ class Architecture:
                 "gpt2 needs num_kv_heads = num_heads and num_heads × head_dim = hidden_dim"
             )
 
+    def _check_names(self) -> None:
+        name = self.name
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise ValueError(
+                f"name must be 1 to {MAX_NAME} characters that can be shown, got {describe(name)}"
+            )
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
+            raise ValueError(
+                f"family must be one of {', '.join(FAMILIES)}, got {describe(self.family)}"
+            )
+
     @property
     def experts(self) -> bool:
         """Whether the MLP is a mixture of experts."""
@@ -130,7 +169,7 @@ class Architecture:
     @property
     def gated(self) -> bool:
         """Whether the MLP has a gate (SwiGLU, GeGLU)."""
-        return self.family not in ("gpt2", "gpt", "neox", "bert")
+        return self.gate if self.family == "gpt" else self.family not in ("gpt2", "neox", "bert")
 
     @property
     def dims(self) -> dict[str, int]:
@@ -149,6 +188,7 @@ class Architecture:
             "p": self.max_positions,
             "n": self.num_experts,
             "e": self.num_experts,
+            "y": 2,
         }
 
     @property
@@ -158,8 +198,14 @@ class Architecture:
             return _GPT2_LAYER
         if self.family == "bert":
             return _BERT_LAYER
-        if self.family in ("gpt", "neox"):
-            return _GPT_LAYER
+        if self.family == "gpt":
+            gate: dict[str, Parameter] = {"gate.weight": ("f", "h")} if self.gate else {}
+            table = _GPT_LAYER | gate
+            weights = {n: p for n, p in table.items() if p[1]}
+            biases = {n.replace("weight", "bias"): (p[0], "") for n, p in weights.items()}
+            return table | (biases if self.linear_bias else {})
+        if self.family == "neox":
+            return _NEOX_LAYER
         bias = {"q.bias": ("q", ""), "k.bias": ("k", ""), "v.bias": ("k", "")}
         norms = {"q_norm": ("d", ""), "k_norm": ("d", "")}
         table = {
@@ -183,10 +229,11 @@ class Architecture:
             norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
             return {"embed": ("V", "h"), "position": ("p", "h"), **norm, **head}
         if self.family == "bert":
-            return {"embed": ("V", "h"), "position": ("p", "h"), "pooler.weight": ("h", "h")}
+            return _BERT_ROOT
         if self.family in ("gpt", "neox"):
             norm = {"norm.weight": ("h", ""), "norm.bias": ("h", "")}
-            return {"embed": ("V", "h"), **norm, **head}
+            positions = {"position": ("p", "h")} if self.learned_positions else {}
+            return {"embed": ("V", "h"), **positions, **norm, **head}
         return {"embed": ("V", "h"), "norm": ("h", ""), **head}
 
     @property
@@ -234,27 +281,20 @@ class Architecture:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
-            raise ValueError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes: not a config.json")
+            raise ValueError(
+                f"{describe(str(path))} is larger than {MAX_CONFIG_BYTES} bytes: not a config.json"
+            )
         try:
-            content = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not valid JSON: {error}") from None
+            content = parse(data)
+        except ValueError as error:
+            raise ValueError(f"{describe(str(path))} is not valid JSON: {error}") from None
         if not isinstance(content, dict):
-            raise ValueError(f"{path} must hold one JSON object, got {type(content).__name__}")
-        return _from_mapping(content, name or path.parent.name or path.stem, str(path))
+            raise ValueError(
+                f"{describe(str(path))} must hold one JSON object, got {type(content).__name__}"
+            )
+        own = (path.parent.name or path.stem)[:MAX_NAME]
+        return _from_mapping(content, name or own, str(path))
 
-
-#: Where a `config.json` says how many experts there are.
-_EXPERT_KEYS = {
-    "mixtral": {
-        "num_experts": ("num_local_experts",),
-        "experts_per_token": ("num_experts_per_tok",),
-    },
-    "qwen3_moe": {"num_experts": ("num_experts",), "experts_per_token": ("num_experts_per_tok",)},
-}
-
-#: Families whose `config.json` is read.
-_READ = TRACED + EXPERTS
 
 _LIMITS = {
     "num_layers": 10_000,
@@ -281,6 +321,8 @@ _EXPERTS: dict[str, Parameter] = {
     "down.weight": ("e", "hf"),
 }
 
+_GPT_FIELDS = ("gate", "linear_bias", "learned_positions")
+
 _GPT_LAYER: dict[str, Parameter] = {
     "norm1.weight": ("h", ""),
     "norm1.bias": ("h", ""),
@@ -294,19 +336,44 @@ _GPT_LAYER: dict[str, Parameter] = {
     "down.weight": ("h", "f"),
 }
 
-_BERT_LAYER: dict[str, Parameter] = {
-    name + part: shape
-    for name, rows, cols in (
-        ("q", "q", "h"),
-        ("k", "k", "h"),
-        ("v", "k", "h"),
-        ("o", "h", "q"),
-        ("norm1", "h", ""),
-        ("up", "f", "h"),
-        ("down", "h", "f"),
-        ("norm2", "h", ""),
-    )
-    for part, shape in ((".weight", (rows, cols)), (".bias", (rows, "")))
+
+def _biased(*rows: tuple[str, str, str]) -> dict[str, Parameter]:
+    """Return a weight and a bias for every (name, dimension 0, the other dimensions)."""
+    return {
+        name + part: shape
+        for name, rows, cols in rows
+        for part, shape in ((".weight", (rows, cols)), (".bias", (rows, "")))
+    }
+
+
+#: `GPTNeoXForCausalLM`, whose fused product of queries, keys and values is written as three.
+_NEOX_LAYER = _biased(
+    ("norm1", "h", ""),
+    ("norm2", "h", ""),
+    ("q", "q", "h"),
+    ("k", "k", "h"),
+    ("v", "k", "h"),
+    ("o", "h", "q"),
+    ("up", "f", "h"),
+    ("down", "h", "f"),
+)
+
+#: `BertForSequenceClassification` with its default of two classes.
+_BERT_LAYER = _biased(
+    ("q", "q", "h"),
+    ("k", "k", "h"),
+    ("v", "k", "h"),
+    ("o", "h", "q"),
+    ("norm1", "h", ""),
+    ("up", "f", "h"),
+    ("down", "h", "f"),
+    ("norm2", "h", ""),
+)
+_BERT_ROOT: dict[str, Parameter] = {
+    "embed": ("V", "h"),
+    "position": ("p", "h"),
+    "token_type": ("y", "h"),
+    **_biased(("embed_norm", "h", ""), ("pooler", "h", "h"), ("classifier", "y", "h")),
 }
 
 _GPT2_LAYER: dict[str, Parameter] = {
@@ -326,97 +393,7 @@ _GPT2_LAYER: dict[str, Parameter] = {
 
 
 def _from_mapping(config: Mapping[str, Any], name: str, source: str) -> Architecture:
-    family = config.get("model_type")
-    if family not in _READ:
-        raise ValueError(
-            f"model_type {family!r} is not covered (covered: {', '.join(_READ)})"
-            if family is not None
-            else f"model_type is missing (covered: {', '.join(_READ)})"
-        )
-
-    def integer(*keys: str, default: int | None = None) -> int:
-        for key in keys:
-            value = config.get(key)
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, int):
-                    raise ValueError(f"{key} must be an integer, got {value!r}")
-                return value
-        if default is None:
-            raise ValueError(f"{keys[0]} is missing from the configuration")
-        return default
-
-    def flag(key: str, default: bool) -> bool:
-        value = config.get(key, default)
-        if not isinstance(value, bool):
-            raise ValueError(f"{key} must be true or false, got {value!r}")
-        return value
-
-    def expect(key: str, *allowed: Any) -> None:
-        value = config.get(key, allowed[0])
-        if value not in allowed:
-            choices = " or ".join(map(repr, allowed))
-            raise ValueError(f"{key} {value!r} is not covered for {family} (only {choices})")
-
-    hidden = integer("n_embd", "hidden_size") if family == "gpt2" else integer("hidden_size")
-    if family == "gpt2":
-        expect("activation_function", "gelu_new")
-        expect("add_cross_attention", False)
-        expect("reorder_and_upcast_attn", False)
-        heads = integer("n_head", "num_attention_heads")
-        return Architecture(
-            name=name,
-            family=family,
-            num_layers=integer("n_layer", "num_hidden_layers"),
-            hidden_dim=hidden,
-            num_heads=heads,
-            num_kv_heads=heads,
-            head_dim=hidden // max(heads, 1),
-            ffn_dim=integer("n_inner", default=4 * hidden),
-            vocab_size=integer("vocab_size"),
-            tie_embeddings=flag("tie_word_embeddings", True),
-            max_positions=integer("n_positions", "max_position_embeddings", default=1024),
-            source=source,
-        )
-    expect("hidden_act", "silu")
-    expect("mlp_bias", False)
-    if family != "qwen2":
-        expect("attention_bias", False)
-    if config.get("quantization_config") is not None:
-        raise ValueError("quantization_config is not covered: only unquantised weights are")
-    heads = integer("num_attention_heads")
-    eight = family in ("mistral", "mixtral")
-    kv_heads = integer("num_key_value_heads", default=8 if eight else heads)
-    window = config.get("sliding_window")
-    if family in ("qwen2", "qwen3", "qwen3_moe"):
-        window = window if flag("use_sliding_window", False) else None
-    if family == "llama":
-        window = None
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
-        raise ValueError(f"sliding_window must be an integer or null, got {window!r}")
-    head_dim = integer("head_dim", default=128 if family == "qwen3" else hidden // max(heads, 1))
-    experts = {}
-    for field, keys in _EXPERT_KEYS.get(family, {}).items():
-        experts[field] = integer(*keys)
-    if family == "qwen3_moe":
-        expect("decoder_sparse_step", 1)
-        expect("mlp_only_layers", [], None)
-    ffn = integer("moe_intermediate_size" if family == "qwen3_moe" else "intermediate_size")
-    return Architecture(
-        name=name,
-        family=family,
-        num_layers=integer("num_hidden_layers"),
-        hidden_dim=hidden,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn,
-        vocab_size=integer("vocab_size"),
-        tie_embeddings=flag("tie_word_embeddings", False),
-        max_positions=integer("max_position_embeddings", default=131072),
-        sliding_window=window,
-        source=source,
-        **experts,
-    )
+    return Architecture(name=name, source=source, **read_fields(config))
 
 
 def _hub(path: str) -> str:
@@ -516,4 +493,5 @@ def architecture(name: str) -> Architecture:
     for known, value in ARCHITECTURES.items():
         if isinstance(name, str) and name.lower() == known.lower():
             return value
-    raise ValueError(f"model {name!r} is not known; choose one of {', '.join(ARCHITECTURES)}")
+    known = ", ".join(ARCHITECTURES)
+    raise ValueError(f"model {describe(name)} is not known; choose one of {known}")

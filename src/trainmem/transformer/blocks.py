@@ -98,8 +98,8 @@ def attention(s: Structure) -> Table:
             R("sc", "batched", "qc ks", dims=score),
             R("mk", "add", "sc bias"),
             R("pr", "softmax", "mk"),
-            *((R("at", "dropout", "pr"),) if s.dropout else ()),
-            R("ao", "batched", f"{'at' if s.dropout else 'pr'} {v}", dims="bsq"),
+            R("at", "dropout" if s.dropout else "same", "pr"),
+            R("ao", "batched", f"at {v}", dims="bsq"),
             R("", "end", f"{k} qs bias"),
             back,
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainmem.config import describe
 from trainmem.transformer.overhead import GIB, Level
 
 #: Keys of `torch.cuda.memory_stats()` that are read.
@@ -166,5 +167,5 @@ def _positive(name: str, value: Any) -> float:
     except TypeError:
         number = math.nan
     if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
+        raise ValueError(f"{name} must be a positive number, got {describe(value)}")
     return number

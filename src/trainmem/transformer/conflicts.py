@@ -109,7 +109,7 @@ def _stack_conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
             f"got {plan.kernels!r}",
         )
     yield (
-        not eager and plan.attention != "flash",
+        plan.kernels not in ("transformers", "transformer_engine") and plan.attention != "flash",
         f"kernels {plan.kernels!r} need attention 'flash', got {plan.attention!r}",
     )
     yield (

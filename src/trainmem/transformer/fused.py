@@ -120,6 +120,40 @@ def flash_recomputed(graph: Graph, row: Row) -> None:
     graph.bind(row.out, out)
 
 
+def scores_recomputed(dropped: bool) -> Callable[[Graph, Row], None]:
+    """Attention with stored scores under selective recomputation: all is made again in backward.
+
+    Its inputs and its output are saved (`checkpoint` of core attention; Korthikanti et al. 2022,
+    §5); in between live scores, softmax and, with dropout, its mask and output.
+    """
+
+    def scores(graph: Graph, unit: int) -> list[Storage]:
+        raw, soft = graph.new("bass", unit), graph.new("bass", unit)
+        graph.tape.drop(raw)
+        return [soft, *([graph.new("bass", 1), graph.new("bass", unit)] if dropped else [])]
+
+    def attention(graph: Graph, row: Row) -> None:
+        q, k, v = (graph.env[name] for name in row.ins.split())
+        inside = scores(graph, q.unit)
+        turned = graph.new(q.dims, q.unit)
+        out = graph.make(q.dims, q.unit)
+        for storage in (*inside, turned):
+            graph.tape.drop(storage)
+
+        def backward(g: Storage) -> Grads:
+            again = scores(graph, q.unit)
+            of_scores = [graph.new("bass", q.unit) for _ in range(2)]  # of softmax, of its input
+            grads = [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (q, k, v)]
+            for storage in (*again, *of_scores):
+                graph.tape.drop(storage)
+            return grads
+
+        graph.node((out,), backward, q.storage, k.storage, v.storage)
+        graph.bind(row.out, out)
+
+    return attention
+
+
 def kept(graph: Graph, row: Row) -> None:
     """Keep bytes until the backward pass reaches this row; `dims` is "elements:bytes each".
 
@@ -231,6 +265,8 @@ FUSED: dict[str, Callable[[Graph, Row], None]] = {
     "parallel_product": parallel_product,
     "receive": receive,
     "rms_norm": rms_norm,
+    "scores_recomputed": scores_recomputed(dropped=False),
+    "scores_recomputed_dropped": scores_recomputed(dropped=True),
     "rotary": like_input,
     "routed": routed,
     "weighted": weighted,

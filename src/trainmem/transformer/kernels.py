@@ -9,6 +9,7 @@ torchtitan, eager    16h + 8q + 4a + 8f + 8: keys and values repeated
 the same, selective  4h + 4q + 2k + 4a + 2f: outputs of every second product, attention, input
 torch.compile        8h + 4q + 4k + 4a + 6f; selective 2h + 4q + 2k + 4a + 2f
 Transformer Engine   (8h + 4q + 4k + 4a + 6f)/t, the 8h whole without sequence parallelism
+Megatron, unfused    2as/t, and 3as/t with dropout, in place of 4a/t (Korthikanti et al. 2022, §4.1)
 litgpt, frozen base  11h + 12q + 4a + 8f; GPT-NeoX 7h + 12q + 4a + 4f; QLoRA 8h + 2f more
 llm.c                36h + 4a + 16
 ===================  =====================================================
@@ -106,6 +107,8 @@ def attend(s: Structure) -> Table:
         rows += [R("qr", "same", "qp"), R("kr", "same", "kp")]
     else:
         rows += [R("qr", turn, "qp"), R("kr", turn, "kp")]
+    if s.attention == "eager":
+        return (*rows, *unfused(s))
     kernel, k, v = "flash_grouped" if s.grouped else "flash", "kr", "vp"
     if s.grouped and s.kernels in ("torchtitan", "litgpt"):
         rows += [R("kk", "repeat", "kr", dims="bsq"), R("vv", "repeat", "vp", dims="bsq")]
@@ -123,6 +126,29 @@ def attend(s: Structure) -> Table:
     if s.kernels != "transformer_engine":  # the others call PyTorch's
         rows = [part for row in rows for part in flash(s, row)]
     return tuple(rows)
+
+
+def unfused(s: Structure) -> Table:
+    """Megatron's own attention (`DotProductAttention`): the scores are stored.
+
+    Softmax is one kernel and saves its output, dropout a mask and its own; keys and values are
+    repeated to all heads. Selective recomputation saves none of it.
+    """
+    k, v = ("kk", "vv") if s.grouped else ("kr", "vp")
+    rows: Table = ()
+    if s.grouped:
+        rows = (R("kk", "repeat", "kr", dims="bsq"), R("vv", "repeat", "vp", dims="bsq"))
+    if s.selective:
+        how = "scores_recomputed_dropped" if s.dropout else "scores_recomputed"
+        return (*rows, R("a", how, f"qr {k} {v}"))
+    return (
+        *rows,
+        R("sc", "batched", f"qr {k}", dims="bass"),
+        R("pr", "softmax", "sc"),
+        R("at", "dropout" if s.dropout else "same", "pr"),
+        R("ao", "batched", f"at {v}", dims="bsq"),
+        R("a", "relayout", "ao"),
+    )
 
 
 def norm_of_heads(s: Structure, x: str, out: str, weight: str, stat: str) -> Table:
@@ -271,10 +297,24 @@ def embedding(s: Structure) -> Table:
         return (
             R("TOKENS", "embedding", "", "embed", "bsh"),
             R("IDS", "fixed", dims="s:8"),
+            R("KINDS", "fixed", dims="s:8"),
+            R("TYPES", "embedding", "KINDS", "token_type", "bsh"),
+            R("typed", "add", "TOKENS TYPES"),
             R("PLACES", "embedding", "IDS", "position", "sh"),
-            R("X", "add", "TOKENS PLACES"),
+            R("sum", "add", "typed PLACES"),
+            R("normed", "layer_norm", "sum", "embed_norm"),
+            R("dropped", "dropout", "normed"),
+            R("X", "lower", "dropped"),
         )
-    rows: Table = (R("X" if not s.sp else "x0", "embedding", "", "embed", "bsh"),)
+    if s.learned_positions and s.kernels != "llm.c":  # which adds them as it looks up
+        rows: Table = (
+            R("TOKENS", "embedding", "", "embed", "bsh"),
+            R("IDS", "fixed", dims="bs:8"),
+            R("PLACES", "embedding", "IDS", "position", "bsh"),
+            R("X" if not s.sp else "x0", "add", "TOKENS PLACES"),
+        )
+    else:
+        rows = (R("X" if not s.sp else "x0", "embedding", "", "embed", "bsh"),)
     if s.sp:
         rows += (R("X", "gather", "x0", dims="brh"),)
     return rows
@@ -283,7 +323,11 @@ def embedding(s: Structure) -> Table:
 def final_norm(s: Structure) -> Table:
     """Norm in front of the head; BERT has a pooler."""
     if s.family == "bert":
-        return (R("Y", "linear", "X", "pooler", "bsh"),)
+        return (
+            R("first", "routed", "X", dims="bh"),
+            R("pooled", "linear", "first", "pooler", "bh"),
+            R("Y", "tanh", "pooled"),
+        )
     return norm(s, "X", "Y", "norm")
 
 
@@ -292,8 +336,8 @@ def logits(s: Structure) -> Table:
     rows: Table
     if s.pieces:
         return with_adapters(s, piece_logits(s))
-    if s.family == "bert":  # a few classes a sequence
-        return (R("LOGITS", "routed", "Y", dims="b"),)
+    if s.family == "bert":  # two classes a sequence
+        return (R("kept", "dropout", "Y"), R("LOGITS", "linear", "kept", "classifier", "by"))
     if s.kernels == "transformer_engine":
         rows = (R("LOGITS", "parallel_product", "Y", "head", "bsV"),)
     elif s.sp:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainmem.config import describe
 from trainmem.transformer.plan import Plan
 
 GIB = 2**30
@@ -83,8 +84,15 @@ CONTEXT = Factor(0.5 * GIB, 1.4 * GIB, "0.5–0.8 GiB typical, up to 1.4 (transf
 #: NCCL buffers of one communicator, bytes.
 COMMUNICATOR = Factor(0.4 * GB, 0.7 * GB, "published NCCL measurements")
 
-#: Share of the card below which a step fits, and above which it does not.
-FITS_BELOW, FAILS_ABOVE = 0.80, 1.00
+#: Share of the card below which a step fits, by framework ("" for the others), and above which it
+#: does not.
+FITS_BELOW = {"": 0.80, "deepspeed": 0.70}
+FAILS_ABOVE = 1.00
+
+#: Why DeepSpeed's share is lower: `step` in runtime/zero/stage_1_and_2.py and stage3.py.
+DEEPSPEED_STEP = (
+    "DeepSpeed's optimizer step makes fp32 copies of its gradients, which are not counted here"
+)
 
 VERDICT_SOURCE = (
     "258 published runs and 216 rows that all ran: none of 15 out-of-memory runs was below 80 %"
@@ -169,11 +177,23 @@ def levels(
     )
 
 
-def grade(allocated_bytes: float, usable_gib: float) -> str:
+def fits_below(framework: str) -> float:
+    """Return the share of the card below which a step fits."""
+    return FITS_BELOW.get(framework, FITS_BELOW[""])
+
+
+def grade(
+    allocated_bytes: float,
+    usable_gib: float,
+    *,
+    framework: str = "torch",
+    card_low_bytes: float = 0.0,
+) -> str:
     """Whether a step fits: `fits`, `uncertain` or `does not fit`.
 
     Judged from allocated bytes against what the card shows, because the allocator empties its cache
-    before it gives up (see `VERDICT_SOURCE`).
+    before it gives up (see `VERDICT_SOURCE`). Where that leaves it open, a step whose card level
+    lies above the card with its low end already does not fit.
 
     Parameters
     ----------
@@ -181,6 +201,10 @@ def grade(allocated_bytes: float, usable_gib: float) -> str:
         Predicted allocated peak.
     usable_gib
         What `torch.cuda` reports for the card, in GiB.
+    framework
+        Who keeps the states: below which share a step fits depends on it.
+    card_low_bytes
+        Low end of the card level (:func:`levels`), where it is known.
 
     Raises
     ------
@@ -188,8 +212,9 @@ def grade(allocated_bytes: float, usable_gib: float) -> str:
         If `usable_gib` is not a positive number.
     """
     if not usable_gib > 0 or usable_gib == float("inf"):
-        raise ValueError(f"usable_gib must be a positive number, got {usable_gib!r}")
-    share = allocated_bytes / (usable_gib * GIB)
-    if share < FITS_BELOW:
+        raise ValueError(f"usable_gib must be a positive number, got {describe(usable_gib)}")
+    capacity = usable_gib * GIB
+    if allocated_bytes < fits_below(framework) * capacity:
         return "fits"
-    return "uncertain" if share <= FAILS_ABOVE else "does not fit"
+    fails = max(allocated_bytes / FAILS_ABOVE, card_low_bytes) > capacity
+    return "does not fit" if fails else "uncertain"

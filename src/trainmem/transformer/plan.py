@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from trainmem.config import describe
 from trainmem.transformer.conflicts import conflicts
 
 FSDP = "torch 2.13, torch/distributed/fsdp/_fully_shard"
@@ -47,20 +48,20 @@ class Option:
             low, high = self.bounds
             try:
                 number = operator.index(value)
-            except TypeError:
+            except Exception:  # a foreign object may fail in any way; the message must not
                 number = low - 1
                 if isinstance(value, float) and value.is_integer():
                     number = int(value)
             if isinstance(value, bool) or not low <= number <= high:
                 raise ValueError(
-                    f"{self.name} must be an integer from {low} to {high}, got {value!r}"
+                    f"{self.name} must be an integer from {low} to {high}, got {describe(value)}"
                 )
             return number
         for choice, _ in self.choices:
             if type(value) is type(choice) and value == choice:
                 return choice
         allowed = ", ".join(repr(choice) for choice, _ in self.choices)
-        raise ValueError(f"{self.name} must be one of {allowed}, got {value!r}")
+        raise ValueError(f"{self.name} must be one of {allowed}, got {describe(value)}")
 
 
 _ON_OFF = ((False, "no"), (True, "yes"))
@@ -97,10 +98,13 @@ OPTIONS: dict[str, Option] = {
                 ("sgd", "SGD without momentum"), ("sgd_momentum", "SGD with momentum"),
                 ("adam8bit", "8-bit AdamW (bitsandbytes)"))),
         Option("attention", "flash", "Attention kernel",
-               "Flash never stores the scores; eager does, and they grow with the length squared. "
+               "Flash never stores the scores; eager does, and they grow with the length squared "
+               "(Megatron: its own unfused attention, where neither flash nor Transformer Engine's "
+               "runs). "
                "In fp32 PyTorch takes its memory-efficient kernel in place of flash, or, with "
                "grouped heads, none: the scores are stored.",
-               HF, (("flash", "flash (SDPA)"), ("eager", "eager"))),
+               f"{HF}; Megatron-Core, dot_product_attention.py",
+               (("flash", "flash (SDPA)"), ("eager", "eager"))),
         Option("loss_head", "transformers", "Loss head",
                "How logits become a loss: whole fp32 logits, one chunk of tokens at a time "
                "(recomputed in backward), or fused with the head, gradients made in forward.",
@@ -244,9 +248,14 @@ class Plan:
                 raise ValueError(message)
 
     @property
+    def zero_stage(self) -> int:
+        """ZeRO stage of the sharding, whoever does it; 0 where nothing is sharded."""
+        return zero_stage(self.sharding)
+
+    @property
     def fsdp(self) -> bool:
         """Whether FSDP2 shards the states."""
-        return self.framework == "torch" and self.sharding.startswith("zero")
+        return self.framework == "torch" and self.zero_stage > 0
 
     @property
     def gpu_multiple(self) -> int:
@@ -262,6 +271,11 @@ class Plan:
     def ranks(self) -> int:
         """GPUs that share one copy of the states: those of dp and cp."""
         return self.num_gpus // (self.tp * self.pp)
+
+
+def zero_stage(sharding: str) -> int:
+    """Return the ZeRO stage that a value of `sharding` says; 0 for `none` and `ddp`."""
+    return int(sharding.removeprefix("zero")) if sharding.startswith("zero") else 0
 
 
 def gpu_multiple(options: Mapping[str, Any]) -> int:

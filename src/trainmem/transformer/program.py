@@ -140,6 +140,12 @@ def compile_structure(structure: Structure) -> Program:
     )
 
 
+#: Families of which some kernels' tables describe the layers, and which: litgpt writes Gemma's norm
+#: (1 + w, in fp32), GeGLU and untied head with Llama's tensors (`RMSNorm`, `GemmaMLP` in its
+#: model.py), and was measured on it and on GPT-NeoX's block.
+DESCRIBED = {"gemma": ("litgpt",), "neox": ("litgpt",)}
+
+
 def check_kernels(a: Architecture, plan: Plan) -> None:
     """Refuse a model that the plan's kernels or axes do not have.
 
@@ -153,6 +159,11 @@ def check_kernels(a: Architecture, plan: Plan) -> None:
         raise ValueError(
             f"family {a.family!r} is not covered with kernels 'transformers' "
             f"(covered: {', '.join((*TRACED, *EXPERTS))}, bert)"
+        )
+    if plan.kernels not in DESCRIBED.get(a.family, (plan.kernels,)):
+        raise ValueError(
+            f"family {a.family!r} is not covered with kernels {plan.kernels!r} "
+            f"(covered: {', '.join(DESCRIBED[a.family])})"
         )
     if a.family == "bert" and (plan.loss_head != "compiled" or plan.kernels != "transformers"):
         raise ValueError(
@@ -239,7 +250,7 @@ def structure_of(
         keep=plan.keep_gradients or plan.framework != "torch" or plan.pp > 1,
         split=plan.wrapping == "split",
         reduce_unit=4 if plan.reduce_dtype == "float32" else 2,
-        dropout=plan.dropout,
+        dropout=plan.dropout or (a.dropout and plan.kernels == "transformers"),
         framework=plan.framework,
         kernels=plan.kernels,
         gated=a.gated,
@@ -257,7 +268,7 @@ def structure_of(
         offload=plan.offload,
         experts=a.experts,
         qk_norm=a.family in ("qwen3", "qwen3_moe"),
-        learned_positions=a.family in ("gpt2", "bert"),
+        learned_positions="position" in a.root_parameters,
         padded_heads=a.head_dim % 8 != 0,
         unaligned_heads=a.head_dim % 4 != 0,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainmem.transformer.architecture import Architecture
+from trainmem.config import describe
+from trainmem.transformer.architecture import Architecture, Parameter
 from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import OPTIONS, Plan
 from trainmem.transformer.program import (
@@ -21,7 +23,7 @@ from trainmem.transformer.program import (
     structure_of,
 )
 from trainmem.transformer.replay import KINDS
-from trainmem.transformer.states import Segment
+from trainmem.transformer.states import Ledger, Segment
 
 #: Phases of a step in order; `other` is the backward pass of an earlier micro batch.
 PHASES = ("states", "fwd", "other", "loss", "layers", "opt")
@@ -152,7 +154,7 @@ def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) ->
     """
     all_stages = _stages(architecture, plan)
     if stage is not None and stage not in range(len(all_stages)):
-        raise ValueError(f"stage must be from 0 to {len(all_stages) - 1}, got {stage!r}")
+        raise ValueError(f"stage must be from 0 to {len(all_stages) - 1}, got {describe(stage)}")
     compiled = [_one(architecture, plan, each) for each in all_stages]
     highest_of = [int((program.alive @ sizes).max()) for program, sizes in compiled]
     worst = int(np.argmax(highest_of)) if stage is None else stage
@@ -182,6 +184,23 @@ def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) ->
         stage_peaks=tuple(highest_of),
         pool_bytes=program.pools(sizes),
     )
+
+
+def whole_states_bytes(architecture: Architecture, plan: Plan) -> float:
+    """Return weights, gradients and optimizer states of the whole model, each once, in bytes.
+
+    As one GPU would hold them with nothing sharded or offloaded: frozen weights in their own type
+    and without states, adapters with all of theirs.
+    """
+    plan = replace(plan, pp=1, vpp=1, offload="none")
+    ledger = Ledger(structure_of(architecture, plan, alone=False, single=False, chunks=1))
+    dims = {**architecture.dims, "x": plan.lora_rank}
+
+    def elements(parameter: Parameter) -> int:
+        rows, cols = parameter
+        return math.prod(dims[letter] for letter in rows + cols)
+
+    return ledger.whole_bytes(elements)
 
 
 def reserved_bytes(architecture: Architecture, plan: Plan) -> float:
@@ -223,10 +242,10 @@ def explain(
 def longest_length(architecture: Architecture) -> int | None:
     """Return the longest sequence that the model's code runs as it is described here, or None.
 
-    Only a table of positions (GPT-2) and a sliding window end it: rotary positions run past
+    Only a table of positions (GPT-2, BERT) and a sliding window end it: rotary positions run past
     `max_positions`, though the model was not trained there.
     """
-    if architecture.family == "gpt2":
+    if "position" in architecture.root_parameters:
         return architecture.max_positions
     window = architecture.sliding_window
     return None if window is None else window - 1
@@ -241,7 +260,7 @@ def check_length(architecture: Architecture, seq_length: NDArray[Any]) -> None:
         Naming `seq_length`.
     """
     longest = float(np.max(seq_length))
-    if architecture.family == "gpt2" and longest > architecture.max_positions:
+    if "position" in architecture.root_parameters and longest > architecture.max_positions:
         raise ValueError(
             f"seq_length {longest:g} exceeds the {architecture.max_positions} positions "
             f"of {architecture.name}"
@@ -298,7 +317,9 @@ def peaks(
     )
     for name, values in (("num_gpus", n), ("seq_length", s), ("micro_batch", b)):
         low, high = OPTIONS[name].bounds
-        if not np.all((values >= low) & (values <= high)):
+        # A sweep over GPUs ends at the power of two, or the multiple, that follows.
+        most = 2 ** high.bit_length() + plan.gpu_multiple if name == "num_gpus" else high
+        if not np.all((values >= low) & (values <= most)):
             raise ValueError(f"{name} must be from {low} to {high}")
     if np.any(n % plan.gpu_multiple):
         raise ValueError(

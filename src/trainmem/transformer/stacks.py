@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainmem.config import describe
 from trainmem.transformer.plan import Plan
 
 
@@ -96,8 +97,10 @@ STACKS: dict[str, Stack] = {
               "DeepSpeed, runtime/zero/stage3.py"),
         Stack("litgpt", "litgpt",
               {"framework": "torch", "kernels": "litgpt", "loss_head": "pieces",
-               "precision": "bf16", "wrapping": "layers"},
-              "litgpt, lora.py, utils.py (chunked_cross_entropy); precision bf16-true"),
+               "precision": "bf16", "wrapping": "layers", "optimizer": "adamw_foreach",
+               "no_sync": True},
+              "litgpt, lora.py, utils.py (chunked_cross_entropy); precision bf16-true; "
+              "finetune/full.py: no_backward_sync while accumulating, AdamW as torch makes it"),
         Stack("llm.c", "llm.c",
               {"framework": "llm.c", "kernels": "llm.c", "loss_head": "in_place",
                "sharding": "zero1", "precision": "bf16_master", "wrapping": "layers",
@@ -110,6 +113,8 @@ STACKS: dict[str, Stack] = {
 def stack(name: str, **options: Any) -> Plan:
     """Return the plan of a stack, with options of its own on top.
 
+    A stack that doesn't reduce while it accumulates has nothing to reduce on one GPU.
+
     Raises
     ------
     ValueError
@@ -118,5 +123,9 @@ def stack(name: str, **options: Any) -> Plan:
         For an option that a plan does not have.
     """
     if name not in STACKS:
-        raise ValueError(f"stack {name!r} is not known; choose one of {', '.join(STACKS)}")
-    return Plan(**{**STACKS[name].options, **options})
+        known = ", ".join(STACKS)
+        raise ValueError(f"stack {describe(name)} is not known; choose one of {known}")
+    merged = {**STACKS[name].options, **options}
+    if merged.get("sharding") == "none":
+        merged["no_sync"] = options.get("no_sync", False)
+    return Plan(**merged)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmem.transformer.architecture import Parameter
+from trainmem.transformer.plan import zero_stage
 from trainmem.transformer.replay import (
     GATHERED,
     GRADIENTS,
@@ -109,7 +111,7 @@ class Structure:
     @property
     def zero(self) -> int:
         """Stage of ZeRO."""
-        return int(self.sharding[-1]) if self.sharding.startswith("zero") else 0
+        return zero_stage(self.sharding)
 
     @property
     def fsdp(self) -> bool:
@@ -240,10 +242,7 @@ class Ledger:
                 trained, unit = s.trains(name), self.unit_at_rest(name)
                 if s.offload != "all":
                     self.emit(self.weight_key(p, unit), count, WEIGHTS)
-                units = optimizer_units(s.precision, s.optimizer) if trained else ()
-                if trained and s.adapted and s.precision == "bf16" and s.optimizer != "adam8bit":
-                    units = tuple(u if u < 1 else float(unit) for u in units)
-                for state in units if s.offload == "none" else ():
+                for state in self.optimizer_units_of(name) if s.offload == "none" else ():
                     self.emit(self.state_key(p, state), count, OPTIMIZER)
                 if s.sharding == "zero1" and s.fsdp:
                     self.emit(("gather", (p,), self.gathered_unit(name)), count, GATHERED)
@@ -253,6 +252,8 @@ class Ledger:
             self.gradients_at_rest(1)
         if s.framework == "megatron":
             self.dummy_gradients()
+            if s.attention == "eager":  # the buffer that `baddbmm` takes and never reads
+                self.emit(("", "bass", self.weight_unit), 1, TEMPORARY)
         elif s.framework == "deepspeed":
             self.buckets()
         elif s.kernels == "llm.c":
@@ -274,6 +275,25 @@ class Ledger:
         """Bytes per element of a gathered parameter: as at rest, unless FSDP2 casts them all."""
         mixed = self.rest_unit != self.weight_unit
         return self.weight_unit if mixed else self.unit_at_rest(name)
+
+    def optimizer_units_of(self, name: str) -> tuple[float, ...]:
+        """Bytes an element of each state that the optimizer keeps of a parameter."""
+        s = self.s
+        units = optimizer_units(s.precision, s.optimizer) if s.trains(name) else ()
+        if s.adapted and s.precision == "bf16" and s.optimizer != "adam8bit":
+            # Adapters have a type of their own.
+            return tuple(u if u < 1 else float(self.unit_at_rest(name)) for u in units)
+        return units
+
+    def whole_bytes(self, elements: Callable[[Parameter], int]) -> float:
+        """Weights, gradients and optimizer states of the whole model, each once, in bytes."""
+        total = 0.0
+        for parameters, count in ((self.layer, self.s.layers_here), (self.root, 1)):
+            for name, p in parameters.items():
+                gradient = self.grad_unit if self.s.trains(name) else 0
+                each = self.unit_at_rest(name) + gradient + sum(self.optimizer_units_of(name))
+                total += count * elements(p) * each
+        return total
 
     def unit_at_rest(self, name: str) -> float:
         """Bytes per element of a weight outside gathering."""

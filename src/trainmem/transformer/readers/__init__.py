@@ -1,7 +1,8 @@
 """Configurations as people have them, read into a plan with a report of every key.
 
 In reading order: `ledger` (the reading, and the book of keys), one module for each format
-(`deepspeed`, `accelerate`, `trainer`, `torchtitan`, `megatron`), `read` (recognises the format).
+(`deepspeed`, `accelerate`, `trainer`, `torchtitan`, `megatron` with its `megatron_keys`),
+`foreign` (other tools' files, refused by name), `read` (recognises the format).
 """
 
 from trainmem.transformer.readers.accelerate import read_accelerate

@@ -30,10 +30,12 @@ IGNORED = {
         command_file commands deepspeed_config.deepspeed_hostfile
         deepspeed_config.deepspeed_multinode_launcher deepspeed_config.deepspeed_inclusion_filter
         deepspeed_config.deepspeed_exclusion_filter""",
-    "for TPUs": "downcast_bf16 tpu_*",
+    "for TPUs": """downcast_bf16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_vm tpu_env
+        tpu_commands tpu_command_file""",
     "gradient clipping: one number": "deepspeed_config.gradient_clipping",
     "loading and saving": """deepspeed_config.zero3_init_flag
-        deepspeed_config.zero3_save_16bit_model deepspeed_config.offload_*_nvme_path""",
+        deepspeed_config.zero3_save_16bit_model
+        deepspeed_config.offload_optimizer_nvme_path deepspeed_config.offload_param_nvme_path""",
 }
 
 UNSUPPORTED = {
@@ -49,7 +51,7 @@ FSDP_IGNORED = {
     "the same tensors, as views": "use_orig_params",
     "the layer class is the model's": "transformer_layer_cls_to_wrap",
     "one group ahead, as modelled": "backward_prefetch backward_prefetch_policy limit_all_gathers",
-    "XLA only": "xla xla_fsdp_v2 xla_fsdp_grad_ckpt xla_fsdp_settings*",
+    "XLA only": "xla xla_fsdp_v2 xla_fsdp_grad_ckpt xla_fsdp_settings xla_fsdp_settings.*",
 }
 
 FSDP_UNSUPPORTED = {
@@ -200,7 +202,7 @@ def _deepspeed(section: Ledger) -> None:
     if stage and section.value("precision") == "bf16_master":
         section.assume("DeepSpeed shards the states", framework="deepspeed", optimizer="adamw")
     if section.value("precision") == "bf16_master":
-        section.assume("DeepSpeed's optimizer", optimizer="adamw")
+        section.assume("the script's, modelled as fused AdamW", optimizer="adamw")
     steps = section.integer("gradient_accumulation_steps")
     if steps is not None:
         section.use("gradient_accumulation_steps", accumulation=steps)

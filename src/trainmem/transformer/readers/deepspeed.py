@@ -31,14 +31,24 @@ BUCKETS = {
     "stage3_max_reuse_distance": 1_000_000_000,
 }
 
+#: Keys that have a part in the step, and may be "auto": another program fills them in.
+LEFT_OPEN = """
+train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps bf16.enabled
+bfloat16.enabled fp16.enabled zero_optimization.stage zero_optimization.offload_optimizer.device
+zero_optimization.offload_param.device
+"""
+
 IGNORED = {
     "prints, profiles and logs": """steps_per_print wall_clock_breakdown memory_breakdown dump_state
         flops_profiler flops_profiler.* tensorboard tensorboard.* wandb wandb.* csv_monitor
         csv_monitor.* comet comet.* comms_logger comms_logger.* timers timers.* nebula nebula.*
-        autotuning autotuning.*""",
+        autotuning""",
     "schedule and hyperparameters: numbers, no tensors": """scheduler scheduler.* optimizer.params
-        optimizer.params.* gradient_clipping prescale_gradients gradient_predivide_factor
-        zero_allow_untested_optimizer data_efficiency data_efficiency.*""",
+        optimizer.params.lr optimizer.params.betas optimizer.params.eps
+        optimizer.params.weight_decay optimizer.params.bias_correction optimizer.params.adam_w_mode
+        optimizer.params.adamw_mode gradient_clipping prescale_gradients gradient_predivide_factor
+        zero_allow_untested_optimizer data_efficiency data_efficiency.enabled data_efficiency.seed
+        data_efficiency.data_sampling data_efficiency.data_sampling.*""",
     "loss scaling: one number": """fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window
         fp16.hysteresis fp16.consecutive_hysteresis fp16.min_loss_scale fp16.auto_cast
         bf16.check_overflow bf16.check_grad_overflow""",
@@ -47,8 +57,15 @@ IGNORED = {
         zero_optimization.stage3_gather_fp16_weights_on_model_save
         zero_optimization.elastic_checkpoint zero_optimization.load_from_fp32_weights""",
     "how data moves to disk and CPU, not what stays on the GPU": """aio aio.*
-        zero_optimization.offload_optimizer zero_optimization.offload_param
-        zero_optimization.offload_optimizer.* zero_optimization.offload_param.*
+        zero_optimization.offload_optimizer zero_optimization.offload_optimizer.nvme_path
+        zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_optimizer.ratio
+        zero_optimization.offload_optimizer.pin_memory zero_optimization.offload_optimizer.pipeline
+        zero_optimization.offload_optimizer.pipeline_read
+        zero_optimization.offload_optimizer.pipeline_write
+        zero_optimization.offload_optimizer.fast_init zero_optimization.offload_param
+        zero_optimization.offload_param.nvme_path zero_optimization.offload_param.buffer_count
+        zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu
+        zero_optimization.offload_param.pin_memory
         zero_optimization.sub_group_size zero_force_ds_cpu_optimizer
         zero_optimization.round_robin_gradients zero_optimization.cpu_offload_use_pin_memory""",
     "communication: the buckets are counted at their sizes": """zero_optimization.overlap_comm
@@ -67,6 +84,8 @@ IGNORED = {
 }
 
 UNSUPPORTED = {
+    "autotuning picks batch and stage itself": "autotuning.*",
+    "tokens left out of some layers are not modelled": "data_efficiency.data_routing.*",
     "Apex AMP is not modelled": "amp amp.enabled",
     "autocast under DeepSpeed is not modelled: bf16 weights are assumed": """torch_autocast
         torch_autocast.enabled""",
@@ -130,9 +149,8 @@ def read_section(ledger: Ledger, trainer: str = "") -> None:
     trainer
         Who fills in `"auto"`; its values are in the ledger's options already.
     """
-    for full, value in ledger.leaves.items():
-        key = full.removeprefix(ledger.prefix)
-        if value == AUTO and full.startswith(ledger.prefix) and not key.endswith(tuple(BUCKETS)):
+    for key in LEFT_OPEN.split():
+        if ledger.get(key) == AUTO:
             ledger.ignore(key, why=f'"auto": {trainer or "the trainer"} decides')
     _precision(ledger)
     _batches(ledger)
@@ -194,7 +212,9 @@ def _divide(
 def _zero(ledger: Ledger) -> None:
     zero = "zero_optimization.stage"
     stage = ledger.integer(zero, 0, 3) or 0
-    if ledger.flag("zero_optimization"):  # 2020's spelling
+    if ledger.get("zero_optimization") == {}:
+        ledger.ignore("zero_optimization", why="empty: no stage")
+    elif ledger.flag("zero_optimization"):  # 2020's spelling
         stage, zero = 1, "zero_optimization"
     sharding = f"zero{stage}" if stage else ledger.replicated()
     ledger.assume("no stage of ZeRO", sharding=sharding)
@@ -244,6 +264,8 @@ def _offload(section: Ledger, stage: int) -> None:
 
 
 def _optimizer(ledger: Ledger) -> None:
+    if ledger.get("optimizer.type") is None:
+        ledger.assume("the script's, which the file doesn't say", optimizer="adamw")
     name = str(ledger.get("optimizer.type", "AdamW")).lower()
     if name in ("adam", "adamw", "fusedadam", "cpuadam"):
         ledger.note("optimizer.type", text="AdamW")

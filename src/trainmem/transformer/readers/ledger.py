@@ -5,19 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import date, time
 from fnmatch import fnmatchcase
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
 from trainmem.config import ConfigError, TrainingConfig, describe
+from trainmem.transformer.adapter import SHARED, derived_inputs, inputs_of
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.plan import OPTIONS, Plan
 
 #: Value that means "the trainer decides" in DeepSpeed's files.
 AUTO = "auto"
 
-#: Reason → keys, separated by blanks; `*` at the end of a key stands for all that begin so.
+#: Reason → keys, separated by blanks. Of what is ignored, `section.*` stands for a whole section
+#: that is about something else than the step, and `*.key` for a key that has stood in several;
+#: any other prefix might swallow a key that matters.
 Reasons = Mapping[str, str]
+
+#: Why a key that no table has is not supported.
+UNKNOWN = "unknown key: it may change memory"
+
+#: Levels to which a configuration may be nested.
+MAX_DEPTH = 10
+
+#: What the values of parsed JSON, TOML and YAML are.
+PLAIN = (str, int, float, bool, type(None), date, time)
 
 #: Values by which a switch or a size says "not used".
 OFF = ("none", "false", "0", "0.0", "", "[]", "{}", "()", "no", "off", "disabled", "disable", "-1")
@@ -38,9 +52,10 @@ class Reading:
     used
         Key → what it became.
     ignored
-        Key → why it doesn't affect memory, or that it is not a known key of this format.
+        Key → why it doesn't affect memory.
     unsupported
-        Key → why what it asks for is not modelled, so that the answer lacks its effect.
+        Key → why what it asks for is not modelled, so that the answer lacks its effect; also keys
+        that are not known, and one whose absence asks for it.
     assumed
         Option of the plan → why it has its value although no key sets it.
     architecture
@@ -95,19 +110,39 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        For a key that is not a string, or nesting deeper than any real file's.
+        For a key that is not a string, a value that no JSON, TOML or YAML has, or nesting deeper
+        than any real file's.
     """
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         if not isinstance(key, str):
             raise ConfigError(f"{prefix}{describe(key)}", value, "keys must be strings")
-        if prefix.count(".") > 10:
+        if prefix.count(".") > MAX_DEPTH:
             raise ConfigError(prefix + key, value, "must not be nested deeper than ten levels")
         if isinstance(value, Mapping) and value:
             leaves |= flatten(value, f"{prefix}{key}.")
         else:
-            leaves[prefix + key] = value
+            leaf = _own_type(value)
+            leaves[prefix + key] = leaf
+            _check_plain(prefix + key, leaf)
     return leaves
+
+
+def _own_type(value: Any) -> Any:
+    """Return a number of NumPy's as Python's own, and anything else as it is."""
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
+
+
+def _check_plain(key: str, value: Any, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError(key, value, "must not be nested deeper than ten levels")
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            _check_plain(key, one, depth + 1)
+    elif not isinstance(value, PLAIN):
+        raise ConfigError(key, value, "must be a number, a switch, text, or a list of those")
 
 
 @dataclass
@@ -144,7 +179,8 @@ class Ledger:
         for name, value in self.given.items():
             if name not in OPTIONS:
                 raise TypeError(
-                    f"{name!r} is not an option of the plan; choose from {', '.join(OPTIONS)}"
+                    f"{describe(name)} is not an option of the plan; "
+                    f"choose from {', '.join(OPTIONS)}"
                 )
             OPTIONS[name].check(value)
 
@@ -229,6 +265,10 @@ class Ledger:
         """Account for `keys` as not supported."""
         self.unsupported |= dict.fromkeys(self._open(keys), why)
 
+    def miss(self, key: str, why: str) -> None:
+        """List a key as not supported, also one that isn't there: its absence asks for it."""
+        self.unsupported[self.prefix + key] = why
+
     def assume(self, why: str, **options: Any) -> None:
         """Set what no key says."""
         self.options |= options
@@ -259,7 +299,8 @@ class Ledger:
         """Account for all keys under the prefix that are still open.
 
         Keys of `unsupported` are so only where they are switched on: a key written `key=value`
-        there is off at that value too.
+        there is off at that value too. What neither table has may change memory, and is not
+        supported; `null` is as good as absent.
         """
         refused = [
             (key.partition("=")[0], key.partition("=")[2].lower(), why)
@@ -268,7 +309,8 @@ class Ledger:
         ]
         free = [(key, why) for why, keys in ignored.items() for key in keys.split()]
         for full in [key for key in self.leaves if key.startswith(self.prefix)]:
-            key, value = full.removeprefix(self.prefix), str(self.leaves[full]).lower()
+            key = full.removeprefix(self.prefix)
+            value = str(self.leaves[full]).lower()
             if not self._open((key,)):
                 continue
             for pattern, neutral, why in refused:
@@ -278,7 +320,13 @@ class Ledger:
                     break
             else:
                 reasons = (why for pattern, why in free if fnmatchcase(key, pattern))
-                self.ignore(key, why=next(reasons, "unknown key"))
+                known = next(reasons, None)
+                if known is None and self.leaves[full] is None:
+                    known = "null, as good as absent"
+                if known is not None:
+                    self.ignore(key, why=known)
+                else:
+                    self.refuse(key, why=UNKNOWN)
 
     def _open(self, keys: tuple[str, ...]) -> list[str]:
         done = (self.claims, self.notes, self.ignored, self.unsupported)
@@ -335,18 +383,6 @@ def _inputs(
     plan: Plan, said: set[str], architecture: Architecture | None
 ) -> dict[str, int | float]:
     """Return those of the ten inputs that are known."""
-    out: dict[str, int | float] = {}
-    if architecture is not None:
-        out = {
-            "model_params_b": architecture.num_params / 10**9,
-            "num_layers": architecture.num_layers,
-            "hidden_dim": architecture.hidden_dim,
-        }
-    out |= {n: getattr(plan, n) for n in ("num_gpus", "micro_batch", "seq_length") if n in said}
-    if "sharding" in said:
-        out["zero_stage"] = int(plan.sharding[-1]) if plan.sharding.startswith("zero") else 0
-    if "precision" in said:
-        out["precision_bits"] = 32 if plan.precision == "fp32" else 16
-    if "checkpointing" in said:
-        out["grad_ckpt"] = int(plan.checkpointing != "none")
-    return out
+    out = {} if architecture is None else derived_inputs(architecture)
+    inputs = inputs_of(plan)
+    return out | {field: inputs[field] for name, (field, _) in SHARED.items() if name in said}

@@ -16,93 +16,7 @@ from trainmem.config import ConfigError
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.plan import OPTIONS
 from trainmem.transformer.readers.ledger import Ledger, Reading
-
-IGNORED = {
-    "how processes start and find each other": """--node_rank --node-rank --master_addr
-        --master-addr --master_port --master-port --rdzv* --standalone --distributed-* --local-rank
-        --max-restarts --max_restarts --tee --log_dir --log-dir --use-gloo-process-groups
-        --disable-gloo-process-groups --lazy-mpu-init --use-tp-pp-dp-mapping""",
-    "logging and profiling": """--log-* --tensorboard-* --wandb-* --timing-log-* --profile*
-        --use-pytorch-profiler --record-memory-history --memory-snapshot-path --no-one-logger
-        --one-logger-* --logging-level --config-logger-dir --app-tag-* --nvtx-ranges
-        --barrier-with-L1-time --no-barrier-with-level-1-timing --use-nsys-profiler""",
-    "saving and loading": """--save --save-* --load --load-* --no-save-* --no-load-* --ckpt-*
-        --dist-ckpt-* --use-dist-ckpt* --auto-detect-ckpt-format --async-save --finetune
-        --pretrained-checkpoint --non-persistent-* --exit-on-missing-checkpoint
-        --use-checkpoint-* --override-opt_param-scheduler --override-opt-param-scheduler
-        --use-persistent-ckpt-worker --use-mp-args-from-checkpoint-args""",
-    "validation runs between training steps": "--eval-* --skip-train --test-mode --full-validation",
-    "length of training, schedule and hyperparameters: numbers, no tensors": """--train-iters
-        --train-samples --exit-* --lr --lr-* --min-lr --decoupled-* --weight-decay*
-        --start-weight-decay --end-weight-decay --clip-grad --adam-* --sgd-momentum
-        --loss-scale* --initial-loss-scale --min-loss-scale --hysteresis --rampup-batch-size
-        --calculate-per-token-loss --no-weight-decay-cond-type --apply-wd-to-qk-layernorm""",
-    "data, read on the CPU": """--data-* --train-data-path --valid-data-path --test-data-path
-        --split --mock-data --num-workers --dataloader-type --no-mmap-bin-files --reset-*
-        --eod-mask-loss --no-create-attention-mask-in-dataloader --num-dataset-builder-threads
-        --tokenizer-* --tiktoken-* --vocab-file --merge-file --vocab-extra-ids --trust-remote-code
-        --chat-template --sft* --no-data-sharding --per-split-data-args-path --special-tokens""",
-    "seeds, start and faults": """--seed --init-method-* --te-rng-tracker --use-cpu-initialization
-        --no-initialization --perform-initialization --data-parallel-random-init --rerun-mode
-        --error-injection-* --check-for-* --no-check-for-* --adlr-autoresume* --manual-gc*
-        --no-manual-gc-eval --enable-ft-package --calc-ft-timeouts --inprocess-* --log-straggler
-        --embedding-init-method-std --deterministic-mode --iterations-to-skip""",
-    "the same tensors, or as Transformer Engine does": """--use-mcore-models --use-legacy-models
-        --transformer-impl --use-flash-attn --no-masked-softmax-fusion --no-rope-fusion
-        --no-bias-gelu-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion --layernorm-epsilon
-        --norm-epsilon --apply-layernorm-1p --layernorm-zero-centered-gamma --no-persist-layer-norm
-        --attention-softmax-in-fp32 --no-gradient-accumulation-fusion --enable-experimental
-        --rotary-* --use-rotary-position-embeddings --use-rope-scaling --rope-* --rotary-percent
-        --no-position-embedding --make-vocab-size-divisible-by --spec --moe-grouped-gemm
-        --onnx-safe --normalization --position-embedding-type --flash-attention-version""",
-    "communication: views of buffers that are counted, or too small to count": """--overlap-*
-        --no-overlap-* --ddp-* --cp-comm-type --align-param-gather --no-align-param-gather
-        --no-align-grad-reduce --tp-comm-bulk-* --use-sharp --nccl-communicator-config-path
-        --moe-token-dispatcher-type --moe-enable-deepep --moe-flex-dispatcher-*
-        --high-priority-stream-groups --distribute-saved-activations --create-all-gather-group""",
-    "routing is modelled as balanced: give expert_load=": """--moe-router-load-balancing-type
-        --moe-aux-loss-coeff --moe-z-loss-coeff --moe-router-dtype --moe-router-pre-softmax
-        --moe-router-score-function --moe-router-num-groups --moe-router-group-topk
-        --moe-router-topk-scaling-factor --moe-router-enable-expert-bias
-        --moe-router-bias-update-rate --moe-router-force-load-balancing --moe-permute-fusion
-        --moe-router-fusion --moe-per-layer-logging --moe-input-jitter-eps""",
-    "empties the cache: lowers what is reserved, not what is allocated": """
-        --empty-unused-memory-level --decrease-batch-size-if-needed""",
-}
-
-UNSUPPORTED = {
-    "fp8 and fp4 are modelled as bf16": "--fp8-* --fp4-* --te-precision-*",
-    "user buffers for communication are not modelled": "--tp-comm-overlap* --use-nccl-ub",
-    "gradients are modelled in fp32": "--grad-reduce-in-bf16 --main-grads-dtype=fp32",
-    "optimizer states are modelled in fp32": """--use-precision-aware-optimizer --exp-avg-dtype=fp32
-        --exp-avg-sq-dtype=fp32 --main-params-dtype=fp32""",
-    "Megatron-FSDP and FSDP2 are modelled as the distributed optimizer": """--use-megatron-fsdp
-        --use-custom-fsdp --use-torch-fsdp2 --data-parallel-sharding-strategy=no_shard|optim
-        --fsdp-double-buffer --outer-dp-sharding-strategy=no_shard
-        --num-distributed-optimizer-instances=1""",
-    "activations on the CPU are not modelled": """--cpu-offloading-num-layers
-        --fine-grained-activation-offloading --offload-modules""",
-    "pipeline stages are split evenly": """--decoder-first-pipeline-num-layers
-        --decoder-last-pipeline-num-layers --pipeline-model-parallel-layout""",
-    "CUDA graphs' private pools are not modelled": """--enable-cuda-graph --external-cuda-graph
-        --cuda-graph-*""",
-    "tensor parallelism of experts is modelled as that of the rest": """
-        --expert-tensor-parallel-size""",
-    "mixtures other than equal layers of routed experts are not modelled": """--moe-layer-freq=1
-        --moe-shared-expert-* --moe-expert-capacity-factor --moe-pad-expert-input-to-capacity
-        --moe-layer-recompute --moe-use-upcycling --moe-token-drop-policy=probs""",
-    "this kind of layer is not modelled": """--multi-latent-attention --mtp-num-layers
-        --hybrid-* --is-hybrid-model --heterogeneous-* --experimental-attention-variant
-        --squared-relu --quick-geglu --window-size --fp32-residual-connection --q-lora-rank
-        --kv-lora-rank --qk-head-dim --v-head-dim --encoder-num-layers --decoder-num-layers""",
-    "fp32 logits are modelled": "--fp16-lm-cross-entropy --output-logit-dtype=fp32",
-    "delayed weight gradients are not modelled": """--defer-embedding-wgrad-compute
-        --delay-wgrad-compute --wgrad-deferral-limit""",
-    "attention is modelled as flash": "--attention-backend=flash|fused|auto",
-    "a file of arguments: give its arguments": "--yaml-cfg",
-    "not modelled": """--freeze-all-layers --perform-rl-step --variable-seq-lengths
-        --hybrid-context-parallel --optimizer-cuda-graph""",
-}
+from trainmem.transformer.readers.megatron_keys import IGNORED, UNSUPPORTED
 
 _GEOMETRY_KEYS = """
 --num-layers --hidden-size --num-attention-heads --ffn-hidden-size --num-query-groups
@@ -303,15 +217,71 @@ def _activations(ledger: Ledger) -> None:
         keys = ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl")
         ledger.use(*keys, loss_head="in_place")
     ledger.ignore("--cross-entropy-fusion-impl", why="only with --cross-entropy-loss-fusion")
+    _attention(ledger)
+    _dropout(ledger)
+
+
+def _dropout(ledger: Ledger) -> None:
+    """Account for dropout, which is on unless the arguments say otherwise."""
+    rates = {}
     for key in ("--hidden-dropout", "--attention-dropout"):
-        value = ledger.get(key)
-        if value is None:
-            why = f"{key} is not among the arguments: 0.1, whose masks are not modelled"
-            ledger.assume(why, dropout=False)
-        elif float(_number(key, value)) == 0:
-            ledger.ignore(key, why="no dropout")
-        else:
-            ledger.refuse(key, why="dropout's masks are not modelled")
+        rates[key] = _number(key, ledger.get(key, 0.1))
+    hidden, attention = rates
+    ledger.assume(f"{hidden} is not among the arguments: 0.1", dropout=True)
+    if ledger.value("attention") == "flash":
+        ledger.use(hidden, dropout=rates[hidden] > 0)
+        why = "flash attention keeps no mask" if rates[attention] else "no dropout"
+        ledger.ignore(attention, why=why)
+        return
+    both = "modelled as dropping both activations and attention's weights"
+    if (rates[hidden] > 0) != (rates[attention] > 0):
+        ledger.miss(attention, both)
+    ledger.use(hidden, attention, dropout=rates[hidden] > 0 or rates[attention] > 0)
+
+
+#: Arguments that pick the kernel of attention.
+_ATTENTION = "--attention-backend", "--use-flash-attn", "--transformer-impl", "--use-mcore-models"
+
+
+def _attention(ledger: Ledger) -> None:
+    """Account for the kernel of attention: flash, or Megatron's own, which stores the scores."""
+    unfused = _unfused(ledger)
+    if "attention" in ledger.given:
+        ledger.ignore(*_ATTENTION, why=f"overridden by attention={ledger.given['attention']!r}")
+    elif unfused is not None:
+        key, cause = unfused
+        ledger.assume(f"{key} {cause}: attention's scores are stored", attention="eager")
+        ledger.use(key, attention="eager")
+        ledger.refuse(
+            "--attention-softmax-in-fp32",
+            "--no-masked-softmax-fusion",
+            why="the softmax of stored scores is modelled as one kernel in 16 bits",
+        )
+    ledger.note(*_ATTENTION, "--use-legacy-models", "--flash-attention-version",
+                text="the kernel of attention")  # fmt: skip
+
+
+def _unfused(ledger: Ledger) -> tuple[str, str] | None:
+    """Return the argument by which attention stores its scores, and how; None where flash runs.
+
+    Transformer Engine's kernels store none. Megatron-Core's own do; those before it did unless
+    a flag asked for flash attention, and were the default until 2024. Context parallelism is
+    Transformer Engine's alone.
+    """
+    backend, flash, layers, core = _ATTENTION
+    backends = ("flash", "fused", "auto", "unfused", "local")
+    kernel = str(ledger.get(backend, "")).lower()
+    if kernel not in ("", *backends):
+        raise ConfigError(backend, kernel, f"must be one of {', '.join(backends)}")
+    whose = ledger.choice(layers, ("local", "transformer_engine", "inference_optimized"))
+    asked, new = bool(ledger.flag(flash)), bool(ledger.flag(core))
+    if kernel in ("unfused", "local"):
+        return backend, kernel
+    if whose == "local" and (new or not asked):
+        return layers, whose
+    if not (kernel or whose or new or asked or ledger.value("cp") > 1):
+        return flash, "not among the arguments (give attention='flash' for Transformer Engine)"
+    return None
 
 
 def _number(key: str, value: Any) -> float:
@@ -340,8 +310,8 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
     if layers is None or hidden is None or heads is None or vocabulary is None:
         ledger.refuse(*_GEOMETRY, why=f"no architecture without {', '.join(missing)}")
         return None
-    family = _family(ledger, flags, bool(sizes["--num-experts"]))
-    if family is None:
+    family, kinds = _family(ledger, flags, bool(sizes["--num-experts"]))
+    if not family:
         ledger.refuse(*_GEOMETRY, why="no family has this norm, gate, positions and biases")
         return None
     if sizes["--padded-vocab-size"] is None:
@@ -350,7 +320,7 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
     grouped = flags["--group-query-attention"] and sizes["--num-query-groups"]
     gate = flags["--swiglu"]
     ffn = sizes["--ffn-hidden-size"] or (int(4 * hidden * 2 / 3) // 64 * 64 if gate else 4 * hidden)
-    experts = {}
+    experts: dict[str, Any] = {}
     if sizes["--num-experts"]:
         ffn = sizes["--moe-ffn-hidden-size"] or ffn
         experts = {
@@ -372,6 +342,7 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
             max_positions=sizes["--max-position-embeddings"] or ledger.value("seq_length"),
             source="Megatron's arguments",
             **experts,
+            **kinds,
         )
     except ValueError as error:
         raise ValueError(f"Megatron's arguments: {error}") from None
@@ -379,16 +350,23 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
     return model
 
 
-def _family(ledger: Ledger, flags: dict[str, bool], experts: bool) -> str | None:
-    """Return the family whose tensors these arguments make, or None."""
+def _family(ledger: Ledger, flags: dict[str, bool], experts: bool) -> tuple[str, dict[str, bool]]:
+    """Return the family whose tensors these arguments make, and its own fields; "" for none."""
     rms = str(ledger.get("--normalization", "LayerNorm")) == "RMSNorm"
-    rope = str(ledger.get("--position-embedding-type", "learned_absolute")) in ("rope", "yarn")
-    rope = rope or bool(ledger.flag("--use-rotary-position-embeddings"))
+    positions = str(ledger.get("--position-embedding-type", "learned_absolute"))
+    rope = positions in ("rope", "yarn") or bool(ledger.flag("--use-rotary-position-embeddings"))
     if rms and rope and flags["--swiglu"] and flags["--disable-bias-linear"]:
         if experts:
-            return "qwen3_moe" if flags["--qk-layernorm"] else "mixtral"
+            return "qwen3_moe" if flags["--qk-layernorm"] else "mixtral", {}
         if flags["--add-qkv-bias"]:
-            return "qwen2"
-        return "qwen3" if flags["--qk-layernorm"] else "llama"
-    plain = not (rms or flags["--swiglu"] or flags["--disable-bias-linear"] or experts)
-    return "gpt" if plain and not flags["--qk-layernorm"] else None
+            return "qwen2", {}
+        return "qwen3" if flags["--qk-layernorm"] else "llama", {}
+    if rms or experts or flags["--qk-layernorm"] or flags["--add-qkv-bias"]:
+        return "", {}
+    if not rope and positions != "learned_absolute":
+        return "", {}
+    return "gpt", {
+        "gate": flags["--swiglu"],
+        "linear_bias": not flags["--disable-bias-linear"],
+        "learned_positions": not rope,
+    }

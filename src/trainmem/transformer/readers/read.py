@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainmem.config import ConfigError, describe
+from trainmem.config import ConfigError, describe, once
 from trainmem.transformer.readers import accelerate, deepspeed, torchtitan, trainer
 from trainmem.transformer.readers.accelerate import read_accelerate
 from trainmem.transformer.readers.deepspeed import read_deepspeed
+from trainmem.transformer.readers.foreign import check_keys, check_words
 from trainmem.transformer.readers.ledger import Reading
 from trainmem.transformer.readers.megatron import read_megatron
 from trainmem.transformer.readers.torchtitan import read_torchtitan
@@ -21,6 +23,12 @@ from trainmem.transformer.readers.trainer import read_trainer
 
 #: A configuration larger than this is not one (real ones are a few kB).
 MAX_BYTES = 2**20
+
+#: A key of so many parts is of no configuration, and takes TOML's parser time by their square.
+LONG_KEY = re.compile(
+    r"""(?<![\w-])(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+    r"""(?:[ \t]*+\.[ \t]*+(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')){20}"""
+)
 
 #: Format → its reader.
 FORMATS: dict[str, Callable[..., Reading]] = {
@@ -69,7 +77,8 @@ def read_configuration(
     ------
     ConfigError
         Naming a key, its bad value and what is allowed; also for a source that is no
-        configuration or larger than 1 MiB.
+        configuration, another tool's (which is named), a file that can't be read, or one larger
+        than 1 MiB.
     TypeError
         For a given name that is not an option of the plan.
     ValueError
@@ -92,6 +101,8 @@ def read_configuration(
         found = format or _recognise(source)
     elif isinstance(source, (list, tuple)):
         found = format or "megatron"
+        if format is None and all(isinstance(word, str) for word in source):
+            check_words(source)
     else:
         raise ConfigError("source", source, "must be a mapping, text, a list of words or a path")
     if isinstance(source, Mapping) == (found == "megatron"):
@@ -102,8 +113,12 @@ def read_configuration(
 def _file(path: Path) -> str:
     if path.suffix.lower() in (".yaml", ".yml"):
         raise ConfigError("source", str(path), "must be parsed before: yaml.safe_load(text)")
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # the latter for a NUL in its name
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError("source", str(path), f"must be a file that can be read: {why}") from None
     if len(data) > MAX_BYTES:
         raise ConfigError("source", str(path), "must be at most 1 MiB")
     try:
@@ -119,11 +134,13 @@ def _parse(text: str, format: str | None) -> Mapping[str, Any] | list[str]:
     tree: Any
     try:
         if text.lstrip().startswith("{"):
-            tree = json.loads(text, object_pairs_hook=_once)
+            tree = json.loads(text, object_pairs_hook=once)
             return tree  # type: ignore[no-any-return]
         if format == "megatron" or (format is None and "--" in text and "\n[" not in f"\n{text}"):
             lines = text.replace("\\\r\n", " ").replace("\\\n", " ")
             return shlex.split(lines, comments=True)
+        if found := LONG_KEY.search(text):
+            raise ConfigError("source", found[0], "keys must not be nested deeper than ten levels")
         return tomllib.loads(text)
     except RecursionError:
         raise ConfigError("source", text, "must not be nested that deeply") from None
@@ -138,19 +155,12 @@ def _parse(text: str, format: str | None) -> Mapping[str, Any] | list[str]:
         ) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object, refusing a key that is there twice (as DeepSpeed does)."""
-    out: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in out:
-            raise ConfigError(key, value, "must be there once, and is there twice")
-        out[key] = value
-    return out
-
-
 def _recognise(source: Mapping[str, Any]) -> str:
     """Return the format whose signs are most among the keys."""
+    check_keys(source)
+    sections = {key for key, value in source.items() if isinstance(value, Mapping)}
     counts = {name: len(signs & set(source)) for name, signs in SIGNS.items()}
+    counts["torchtitan"] = len(SIGNS["torchtitan"] & sections)  # it has nothing else at the top
     best = max(counts, key=counts.__getitem__)
     if not counts[best] or sum(count == counts[best] for count in counts.values()) > 1:
         raise ConfigError(

@@ -31,41 +31,55 @@ TRL = ("use_peft", "lora_r", "max_length", "packing", "padding_free", "dataset_t
        "load_in_4bit", "load_in_8bit", "attn_implementation")  # fmt: skip
 
 IGNORED = {
-    "logging, saving and where things go": """output_dir overwrite_output_dir logging_* log_level*
-        log_on_each_node report_to run_name project trackio_* disable_tqdm save_* push_to_hub
-        hub_* load_best_model_at_end metric_for_best_model greater_is_better
-        resume_from_checkpoint ignore_data_skip restore_callback_states_from_checkpoint
-        include_num_input_tokens_seen include_tokens_per_second enable_jit_checkpoint
-        skip_memory_metrics debug do_train do_eval do_predict logging_dir""",
-    "evaluation runs between training steps": """eval_* evaluation_strategy
+    "logging, saving and where things go": """
+        output_dir overwrite_output_dir logging_strategy logging_steps logging_first_step
+        logging_nan_inf_filter log_level log_level_replica log_on_each_node report_to run_name
+        project trackio_space_id trackio_bucket_id trackio_static_space_id disable_tqdm
+        save_only_model save_strategy save_steps save_on_each_node save_total_limit save_safetensors
+        push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push
+        hub_revision push_to_hub_model_id push_to_hub_organization push_to_hub_token
+        load_best_model_at_end metric_for_best_model greater_is_better resume_from_checkpoint
+        ignore_data_skip restore_callback_states_from_checkpoint include_num_input_tokens_seen
+        include_tokens_per_second enable_jit_checkpoint skip_memory_metrics debug do_train do_eval
+        do_predict logging_dir""",
+    "evaluation runs between training steps": """
+        eval_strategy eval_steps eval_delay eval_on_start eval_do_concat_batches
+        eval_use_gather_object eval_accumulation_steps eval_packing evaluation_strategy
         per_device_eval_batch_size prediction_loss_only include_for_metrics batch_eval_metrics
         label_names bf16_full_eval fp16_full_eval""",
-    "length of training, schedule and hyperparameters: numbers, no tensors": """num_train_epochs
-        max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs* warmup_steps warmup_ratio
-        weight_decay adam_beta1 adam_beta2 adam_epsilon optim_args max_grad_norm
-        label_smoothing_factor average_tokens_across_devices router_aux_loss_coef""",
-    "data, read on the CPU": """dataloader_* remove_unused_columns dataset_* train_sampling_strategy
+    "length of training, schedule and hyperparameters: numbers, no tensors": """
+        num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs
+        lr_scheduler_kwargs.* warmup_steps warmup_ratio weight_decay adam_beta1 adam_beta2
+        adam_epsilon optim_args max_grad_norm average_tokens_across_devices router_aux_loss_coef""",
+    "data, read on the CPU": """dataloader_drop_last dataloader_num_workers dataloader_pin_memory
+        dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context
+        dataloader_in_order remove_unused_columns dataset_text_field dataset_kwargs dataset_kwargs.*
+        dataset_num_proc dataset_name dataset_config dataset_config_name dataset_train_split
+        dataset_test_split dataset_streaming dataset_batch_size train_sampling_strategy
         group_by_length length_column_name shuffle_dataset truncation_mode eos_token pad_token
-        chat_template_path preprocessing_num_workers datasets* streaming completion_only_loss
-        assistant_only_loss accelerator_config*""",
+        chat_template_path preprocessing_num_workers datasets datasets.* streaming
+        test_split_size completion_only_loss assistant_only_loss accelerator_config
+        accelerator_config.*""",
     "seeds and start": """seed data_seed full_determinism local_rank ddp_backend ddp_timeout
         ddp_find_unused_parameters ddp_broadcast_buffers ddp_static_graph model_revision
-        trust_remote_code use_cache past_index jit_mode_eval no_cuda""",
+        trust_remote_code past_index jit_mode_eval no_cuda""",
     "the same bytes": "tf32 half_precision_backend lora_alpha use_rslora lora_task_type",
-    "how, not whether, layers are recomputed": """gradient_checkpointing_kwargs*
-        activation_checkpointing_kwargs*""",
-    "the compiler's way, not what is saved": "torch_compile_mode",
+    "how, not whether, layers are recomputed": """gradient_checkpointing_kwargs
+        gradient_checkpointing_kwargs.* activation_checkpointing_kwargs
+        activation_checkpointing_kwargs.*""",
 }
 
 UNSUPPORTED = {
+    "smoothed labels need the logits' whole log-probabilities": "label_smoothing_factor",
     "noise on the embeddings needs a tensor that is not modelled": "neftune_noise_alpha",
     "DDP's buckets are modelled at 25 MB": "ddp_bucket_cap_mb=25",
     "the batch size is read as written": "auto_find_batch_size",
     "emptying the cache lowers what is reserved, not what is allocated": "torch_empty_cache_steps",
     "activations on the CPU are not modelled": "activation_offloading",
-    "not modelled": """use_cpu parallelism_config.* liger_kernel_config* use_dora
-        lora_target_parameters lora_modules_to_save bnb_4bit_quant_storage optim_target_modules
-        loss_type=nll torch_compile_backend=inductor pad_to_multiple_of""",
+    "not modelled": """use_cpu parallelism_config parallelism_config.* liger_kernel_config
+        liger_kernel_config.* use_dora ignore_bias_buffers lora_target_parameters
+        lora_modules_to_save bnb_4bit_quant_storage optim_target_modules loss_type=nll
+        pad_to_multiple_of""",
     "dropout before the adapters keeps a copy of their input that is not modelled": "lora_dropout",
 }
 
@@ -140,11 +154,11 @@ def _sizes(ledger: Ledger, trl: bool) -> None:
         number = ledger.integer(key)
         if number is not None:
             ledger.use(key, seq_length=number)
-    for key in ("packing", "padding_free"):
-        on = ledger.flag(key)
-        if key == "padding_free" and on:
-            ledger.refuse(key, why="varying lengths are modelled at the full length")
-        ledger.note(key, text="every sequence has its full length")
+    if ledger.flag("padding_free"):
+        ledger.refuse("padding_free", why="varying lengths are modelled at the full length")
+    ledger.flag("packing")
+    keys = ("packing", "packing_strategy", "padding_free")
+    ledger.note(*keys, text="every sequence has its full length")
 
 
 def _states(ledger: Ledger, trl: bool, lora: bool) -> None:
@@ -208,6 +222,13 @@ def _checkpointing(ledger: Ledger, trl: bool) -> None:
     )
     if values != [None, None]:
         ledger.use(*keys, checkpointing="full" if any(values) else "none")
+    for key in ("use_cache", "model_init_kwargs.use_cache"):
+        if not ledger.flag(key):
+            ledger.ignore(key, why="off")
+        elif any(values) or (trl and values == [None, None]):
+            ledger.ignore(key, why="transformers turns it off where it checkpoints layers")
+        ledger.refuse(key, why="keys and values of every layer, kept beside what is saved for the "
+                      "backward pass, are not modelled; train with use_cache=False")  # fmt: skip
 
 
 def _from_trainer(section: Ledger, precision: str) -> None:
@@ -256,9 +277,8 @@ def _fsdp(ledger: Ledger, fsdp: Any) -> None:
 def _kernels(ledger: Ledger) -> None:
     if ledger.flag("use_liger_kernel"):
         ledger.wish("use_liger_kernel", kernels="liger", loss_head="fused")
-    if ledger.flag("torch_compile"):
-        ledger.wish("torch_compile", kernels="compiled", loss_head="compiled")
-    ledger.ignore("use_liger_kernel", "torch_compile", why="off")
+    _compile(ledger)
+    ledger.ignore("use_liger_kernel", why="off")
     keys = ("attn_implementation", "model_init_kwargs.attn_implementation")
     for key in keys:
         name = str(ledger.get(key, "sdpa"))
@@ -269,11 +289,26 @@ def _kernels(ledger: Ledger) -> None:
         ledger.refuse(key, why="modelled as flash attention")
 
 
+def _compile(ledger: Ledger) -> None:
+    """Account for the compiler: its backend or its mode alone switches it on too."""
+    keys = "torch_compile", "torch_compile_backend", "torch_compile_mode"
+    on, (backend, mode) = ledger.flag(keys[0]), (ledger.get(key) for key in keys[1:])
+    if backend not in (None, "inductor"):
+        ledger.refuse(*keys, why="a compiler other than inductor is not modelled")
+    if mode not in (None, "default", "max-autotune-no-cudagraphs"):
+        ledger.refuse(keys[2], why="CUDA graphs' private pools are not modelled")
+    if on or backend or mode:
+        ledger.wish(*keys, kernels="compiled", loss_head="compiled")
+    ledger.ignore(*keys, why="off")
+
+
 def _optimizer(ledger: Ledger) -> None:
+    """Account for `optim`, which counts under DeepSpeed too where its file names no optimizer."""
+    if ledger.get("deepspeed.optimizer.type") is not None:
+        ledger.ignore("optim", why="DeepSpeed's file names its own optimizer")
+        return
     ledger.assume("the default of TrainingArguments", optimizer="adamw")
     name = str(ledger.get("optim", "adamw_torch_fused")).lower()
-    if ledger.value("precision") == "bf16_master":
-        ledger.ignore("optim", why="DeepSpeed's own AdamW, where its file names no other")
     if name in OPTIMIZERS:
         ledger.wish("optim", optimizer=OPTIMIZERS[name])
     ledger.refuse("optim", why=f"modelled as AdamW; covered are {', '.join(OPTIMIZERS)}")

@@ -1,0 +1,115 @@
+"""Changes to try under the architecture-aware model: what a verdict names and `fixes()` offers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from trainmem.config import FIELDS, GPUS, TrainingConfig, grouped
+from trainmem.fixes import Offer, offers_of_limits
+from trainmem.limits import Limit, limit
+from trainmem.request import find_gpu
+from trainmem.transformer import TransformerModel
+
+__all__ = ["Change", "changed", "offers", "remedies"]
+
+GPUS_PER_NODE: Final = 8
+"""GPUs of one machine (DGX, HGX): beyond one, offers are whole machines."""
+
+LORA_RANK: Final = 16
+
+
+class Change(NamedTuple):
+    """One change to a request, and what it is called in a sentence and on a button."""
+
+    field: str
+    value: Any
+    words: str
+    label: str
+
+
+def changed(
+    model: TransformerModel, config: TrainingConfig, changes: Mapping[str, Any]
+) -> tuple[TransformerModel, TrainingConfig]:
+    """Return a model and a config with some inputs, options of the plan or the card changed."""
+    inputs = {name: value for name, value in changes.items() if name in FIELDS}
+    options = {n: v for n, v in changes.items() if n not in FIELDS and n != "gpu"}
+    if "gpu" in changes:
+        card = find_gpu(changes["gpu"])
+        inputs["gpu_memory_gb"], model = card.nominal_gb, model.with_card(card)
+    return (model.with_options(options) if options else model), config.replace(**inputs)
+
+
+def remedies(model: TransformerModel, config: TrainingConfig) -> list[Change]:
+    """Return the changes that may free memory without changing what is trained, gentlest first."""
+    options = model.options
+    found = []
+    if options.get("loss_head", "transformers") == "transformers":
+        found.append(Change("loss_head", "chunked", "a chunked loss head", "chunked loss head"))
+    if options.get("loss_head") != "fused":
+        found.append(Change("loss_head", "fused", "a fused loss head", "fused loss head"))
+    if options.get("attention") == "eager":
+        found.append(Change("attention", "flash", "flash attention", "flash attention"))
+    if not config.grad_ckpt:
+        found.append(Change("grad_ckpt", 1, "checkpointing", "checkpointing on"))
+    if config.zero_stage and options.get("wrapping") != "split":
+        words = "gathering embedding and head apart"
+        found.append(Change("wrapping", "split", words, "embedding and head apart"))
+    if options.get("no_sync"):
+        words = "reducing at every micro batch"
+        found.append(Change("no_sync", False, words, "reduce at every micro batch"))
+    if options.get("optimizer") == "adamw_foreach":
+        found.append(Change("optimizer", "adamw", "the fused optimizer", "fused AdamW"))
+    if config.num_gpus > 1:
+        found += [
+            Change("zero_stage", stage, f"ZeRO-{stage}", f"ZeRO-{stage}")
+            for stage in range(config.zero_stage + 1, 4)
+        ]
+    return found
+
+
+def offers(
+    model: TransformerModel, config: TrainingConfig, limits: Mapping[str, Limit]
+) -> Iterator[Offer]:
+    """Yield the changes to try, gentlest first; what trains something else comes last."""
+    for change in remedies(model, config):
+        yield Offer(change.field, change.value, change.label)
+    yield from _leaner_states(model.options, config)
+    gpus = limits["num_gpus"]
+    step = model.gpu_multiple
+    whole = Limit(whole_nodes(gpus.value, step), gpus.grade, whole_nodes(gpus.surely, step))
+    yield from offers_of_limits(config, {**limits, "num_gpus": whole})
+    if config.zero_stage < 3:
+        sharded = config.replace(zero_stage=3)
+        fewest = limit(model, sharded, "num_gpus")
+        for enough in (fewest.surely, fewest.value):
+            count = whole_nodes(enough, step)
+            if count is not None and count > config.num_gpus:
+                label = f"ZeRO-3 over {grouped(count)} GPUs"
+                yield Offer("zero_stage", 3, label, (("num_gpus", count),))
+    for card in GPUS:
+        if card.label != model.gpu:
+            yield Offer("gpu_memory_gb", card.nominal_gb, card.label)
+    if not model.options.get("lora_rank"):
+        label = f"LoRA of rank {LORA_RANK}, the rest frozen"
+        yield Offer("lora_rank", LORA_RANK, label, (("lora_targets", "all"),))
+
+
+def _leaner_states(options: Mapping[str, Any], config: TrainingConfig) -> Iterator[Offer]:
+    """Yield what keeps the optimizer's states in 8 bits, or on the CPU, where the stack can."""
+    if options.get("optimizer", "adamw") != "adam8bit":
+        yield Offer("optimizer", "adam8bit", "8-bit AdamW")
+    framework, offload = options.get("framework", "torch"), options.get("offload", "none")
+    if framework == "deepspeed" and offload == "none":
+        yield Offer("offload", "optimizer", "optimizer states on the CPU")
+    if config.zero_stage and offload != "all":
+        yield Offer("offload", "all", "weights, gradients and optimizer states on the CPU")
+
+
+def whole_nodes(count: int | None, multiple: int = 1) -> int | None:
+    """Return a number of GPUs that can be had: beyond one machine, whole machines."""
+    if count is None or count <= GPUS_PER_NODE:
+        return count
+    step = math.lcm(GPUS_PER_NODE, multiple)
+    return min(-(-count // step) * step, int(FIELDS["num_gpus"].bounds[1]))
