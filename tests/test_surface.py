@@ -84,7 +84,11 @@ def test_the_three_inputs_follow_from_the_architecture():
         ({"plan": {"num_gpus": 9}}, "plan: num_gpus", "num_gpus is 8: change that input"),
         ({"plan": {"sharding": "ddp"}}, "plan: sharding", "zero_stage is 3"),
         ({"plan": {"precision": "fp32"}}, "plan: precision", "precision_bits is 16"),
-        ({"plan": {"dropout": True}}, "dropout", "dropout is covered for gpt2 only"),
+        (
+            {"plan": {"dropout": True, "kernels": "torchtitan"}},
+            "dropout",
+            "dropout is covered with kernels 'transformers'",
+        ),
         ({"plan": {"optimizer": "adam8bit"}}, "optimizer", "is not covered with sharding"),
         ({"plan": 5}, "plan", "must be a Plan, or a dict of options"),
         ({"gpu": "H100"}, "gpu", "must be one of T4"),
@@ -483,7 +487,7 @@ def test_update_computes_once(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("precision_bits", 8), ("plan", {"optimizer": "adam8bit"}), ("plan", {"dropout": True}),
+    [("precision_bits", 8), ("plan", {"optimizer": "adam8bit"}), ("plan", {"ep": 2}),
      ("architecture", "nonsense"), ("plan", {"x": 1}), ("plan", 5)],
 )  # fmt: skip
 def test_what_does_not_go_together_leaves_the_last_good_state(name, value):

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from measured import measured_inputs
 
-from trainmem import simulate
+from trainmem.reduced import components
 from trainmem.transformer import (
     Architecture,
     Plan,
@@ -39,7 +39,7 @@ OPTIMIZERS = {
     "foreach": "adamw_foreach",
     "forloop": "adamw_forloop",
 }
-LOSSES = {"full": "transformers", "chunked": "chunked", "liger": "fused"}
+LOSSES = {"full": "transformers", "liger": "fused"}
 GIB = 2**30
 
 #: Experts of traced Mixtral rows, which do not say.
@@ -101,9 +101,9 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         precision=case["precision"],
         optimizer=OPTIMIZERS.get(case["optim"], case["optim"]),
         attention={"sdpa": "flash"}.get(case["attn"], case["attn"]),
-        loss_head=LOSSES[case.get("loss", "full")],
+        loss_head=LOSSES.get(case.get("loss", "full"), case.get("loss")),
         loss_chunk=case.get("loss_chunk", 1024),
-        checkpointing="full" if case["ckpt"] else "none",
+        checkpointing={True: "full", False: "none"}.get(case["ckpt"], case["ckpt"]),
         accumulation=case["accum"],
         no_sync=case.get("no_sync", False),
         keep_gradients=case["keep_grads"],
@@ -111,27 +111,26 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         reduce_dtype=case["reduce"] if case["precision"] == "mixed" else "float32",
         dropout=case.get("dropout", 0) > 0,
         lora_rank=case.get("lora_rank", 0),
-        lora_targets="all",  # of the layers, as the tracer adapts them
+        lora_targets=case.get("lora_targets", "all"),
     )
     return arch, plan
 
 
 def reduced_bytes(arch: Architecture, plan: Plan) -> float:
     """Total of the reduced-order model for the same step."""
-    stage = int(plan.sharding[-1]) if plan.fsdp else 0
-    result = simulate(
-        model_params_b=arch.num_params / 1e9,
-        num_gpus=plan.num_gpus,
-        gpu_memory_gb=80,
-        micro_batch=plan.micro_batch,
-        seq_length=plan.seq_length,
-        num_layers=arch.num_layers,
-        hidden_dim=arch.hidden_dim,
-        precision_bits=32 if plan.precision == "fp32" else 16,
-        zero_stage=stage,
-        grad_ckpt=int(plan.checkpointing == "full"),
+    return float(
+        components(
+            model_params_b=arch.num_params / 1e9,
+            num_gpus=plan.num_gpus,
+            micro_batch=plan.micro_batch,
+            seq_length=plan.seq_length,
+            num_layers=arch.num_layers,
+            hidden_dim=arch.hidden_dim,
+            precision_bits=32 if plan.precision == "fp32" else 16,
+            zero_stage=int(plan.sharding[-1]) if plan.fsdp else 0,
+            grad_ckpt=int(plan.checkpointing == "full"),
+        ).total
     )
-    return float(result.components.total)
 
 
 #: The level of counting that a measured row's `level` is compared at.

@@ -173,12 +173,12 @@ def megatron(row: Row) -> Plan:
 def deepspeed(row: Row) -> Plan:
     """Rows of DeepSpeed under transformers of 2023 and 2024, whose logits stay in fp32."""
     options = common(row)
-    loss = {"liger": "fused", "unknown": "held", "full": "held", "chunked": "chunked"}
+    loss = {"liger": "fused", "unknown": "returned", "full": "returned", "chunked": "chunked"}
     return stack(
         f"deepspeed-zero{row['zero_stage']}",
         **{k: v for k, v in options.items() if k != "sharding"},
         **adapters(row),
-        loss_head=loss.get(row["norm"]["loss"], "held"),
+        loss_head=loss.get(row["norm"]["loss"], "returned"),
         kernels="liger" if row["norm"]["loss"] == "liger" else "transformers",
     )
 
@@ -200,7 +200,7 @@ def transformers(row: Row) -> Plan:
     else:
         precision = "bf16" if pure else "mixed" if row.get("zero_stage") else "amp"
     optimizer = str(row.get("optimizer"))
-    loss = "transformers" if row["norm"]["loss"] == "full" else "held"
+    loss = "transformers" if row["norm"]["loss"] == "full" else "returned"
     if family_of(row) == "bert":
         loss = "compiled"
     # PyTorch's, which is foreach by default, has been the Trainer's since 2022.

@@ -41,7 +41,10 @@ TRACED = (
     "reduce_dtype",
     "dropout",
 )
-HEADS = ("transformers", "chunked", "fused", "held", "compiled", "pieces", "parallel", "in_place")
+HEADS = (
+    "transformers", "chunked", "fused", "held", "returned", "compiled", "pieces", "parallel",
+    "in_place",
+)  # fmt: skip
 
 
 @st.composite
@@ -49,7 +52,7 @@ def models(draw):
     family = draw(st.sampled_from(["llama", "mistral", "qwen2", "qwen3", "gpt2"]))
     kv = draw(st.sampled_from([1, 2, 4]))
     heads = kv if family == "gpt2" else kv * draw(st.sampled_from([1, 2, 3]))
-    head_dim = draw(st.sampled_from([32, 64, 80, 128]))
+    head_dim = draw(st.sampled_from([32, 50, 64, 80, 100, 128]))
     hidden = heads * head_dim if family != "qwen3" else draw(st.integers(1, 40)) * 32
     return Architecture(
         name="drawn",
@@ -93,9 +96,14 @@ def cases(draw):
         o["reduce_dtype"] = "float32"
     if o["precision"] == "bf16_master":
         o["optimizer"] = "adamw"
-    if model.tie_embeddings or model.family == "gpt2":
+    if model.tie_embeddings or model.family == "gpt2" or o["loss_head"] == "pieces":
         o["wrapping"] = "layers"
-    o["dropout"] &= model.family == "gpt2"
+    if draw(st.booleans()):
+        o["lora_rank"] = draw(st.sampled_from([1, 16]))
+        o["lora_targets"] = draw(st.sampled_from(["qv", "all", "all_head"]))
+        o["precision"] = o["precision"].replace("bf16_master", "bf16")
+        if o["loss_head"] in ("chunked", "fused"):
+            o["lora_targets"] = "qv"
     return model, Plan(**o)
 
 
@@ -232,8 +240,10 @@ def test_bad_arrays_name_the_field(bad):
 
 
 def test_uncovered_combinations_say_so():
-    with pytest.raises(ValueError, match="dropout is covered for gpt2 only"):
-        peak(LLAMA, Plan(dropout=True))
+    with pytest.raises(ValueError, match="dropout is covered with kernels 'transformers'"):
+        peak(LLAMA, Plan(dropout=True, kernels="torchtitan"))
+    with pytest.raises(ValueError, match="calls the head once a piece"):
+        peak(LLAMA, Plan(loss_head="pieces", wrapping="split"))
     with pytest.raises(ValueError, match="wrapping 'split' needs"):
         peak(architecture("GPT-2"), Plan(wrapping="split", seq_length=512))
 

@@ -44,6 +44,26 @@ def rotary(x: str, out: str) -> Table:
     )
 
 
+def flash(s: Structure, row: R) -> Table:
+    """Write a row of flash attention, whose head sizes are multiples of 8; others as they are.
+
+    Other sizes are padded in copies, and the output is cut back in one more (`pad_last_dim` and
+    `post_process_flash_output` in PyTorch's `attention.cpp`).
+    """
+    if not s.padded_heads or row.op not in ("flash", "flash_grouped"):
+        return (row,)
+    low, wide = (tuple(f"{row.out}.{name}{mark}" for name in "qkv") for mark in "lw")
+    others = "bsK" if row.op == "flash_grouped" else "bsQ"
+    widths = ("bsQ", others, others)
+    return (
+        *(R(name, "operand", x) for name, x in zip(low, row.ins.split(), strict=True)),
+        *(R(w, "routed", x, dims=d) for w, x, d in zip(wide, low, widths, strict=True)),
+        R(row.out + ".w", row.op, " ".join(wide)),
+        R("", "end", " ".join(low)),
+        R(row.out, "routed", row.out + ".w", dims="bsq"),
+    )
+
+
 def attention(s: Structure) -> Table:
     """From q, k, v to the output `a`.
 
@@ -58,7 +78,7 @@ def attention(s: Structure) -> Table:
         wide = (R("kk", widen, "k", dims="bsq"), R("vv", widen, "v", dims="bsq"))
         k, v = "kk", "vv"
     if kernel == "flash":
-        return (R("a", "flash_grouped" if grouped else "flash", "q k v"),)
+        return flash(s, R("a", "flash_grouped" if grouped else "flash", "q k v"))
     if kernel == "efficient":
         return (*wide, R("a", "efficient", f"q {k} {v}"))
     score = "bass"  # one number per sequence, head and pair of tokens
@@ -166,7 +186,7 @@ def llama_layer(s: Structure) -> Table:
         ]
     rows += [
         R("vp", "linear", "y", "v", "bsk"),
-        R("v", "same" if s.kernel in ("flash", "efficient") else turned, "vp"),
+        R("v", "same" if s.direct_gradients else turned, "vp"),
         R("", "end", "qp kp vp" if not qk_norm else "vp"),
         *rotary("q0", "q"),
         *rotary("k0", "k"),
@@ -188,11 +208,12 @@ def llama_layer(s: Structure) -> Table:
 def gpt2_layer(s: Structure) -> Table:
     """One GPT-2 block with the unfused `gelu_new`."""
     dropped = "dropout" if s.dropout else "same"
+    turned = "" if s.direct_gradients else "kvq" if s.kernel == "flash" else "vq"
     return (
         R("y", "layer_norm", "X", "norm1"),
         R("qkv", "conv1d", "y", "qkv", "bsw"),
         R("q0 k0 v0", "split", "qkv", dims="bsq"),
-        *(R(n, "heads" if s.kernel == "eager" and n != "k" else "same", n + "0") for n in "kvq"),
+        *(R(n, "heads" if n in turned else "same", n + "0") for n in "kvq"),
         *attention(s),
         R("o", "conv1d", "a", "o", "bsh"),
         R("od", dropped, "o"),
@@ -274,10 +295,6 @@ def labels(s: Structure, name: str) -> Table:
     return (R("pad", "fixed", dims="bi:8"), shifted)
 
 
-#: Logits as transformers computes them, in the type of the weights.
-LOGITS: Table = (R("LOGITS", "linear", "Y", "head", "bsV"),)
-
-
 def cross_entropy(s: Structure) -> Table:
     """Cross entropy as transformers computes it: an fp32 copy of the logits, log-softmax."""
     return (
@@ -289,19 +306,75 @@ def cross_entropy(s: Structure) -> Table:
     )
 
 
-def held_logits() -> Table:
-    """fp32 logits that the model returns (transformers before 4.45)."""
-    return (R("OUTPUT", "float", "LOGITS"),)
+def held_logits(s: Structure) -> Table:
+    """Logits that the model returns, in fp32 but for GPT-2's (transformers before 4.45)."""
+    return (R("OUTPUT", "same" if s.gpt2 else "float", "LOGITS"),)
 
 
 def held_cross_entropy(s: Structure) -> Table:
-    """Cross entropy of a shifted copy of them."""
+    """Cross entropy of logits and labels without the last token of each sequence.
+
+    Copies, unless one sequence makes them views.
+    """
     return (
-        R("sh", "relayout", "OUTPUT"),
-        *labels(s, "labels"),
+        R("sh", "split" if s.single else "routed", "OUTPUT", dims="bjV"),
+        R("labels", "fixed", dims=":0" if s.single else "bj:8"),
         R("lp", "log_softmax", "sh"),
-        R("LOSS", "nll_loss", "lp labels"),
-        R("", "end", "sh pad"),
+        R("lf", "float" if s.precision == "amp" else "same", "lp"),
+        R("LOSS", "nll_loss", "lf labels"),
+        R("", "end", "sh lp labels"),
+    )
+
+
+#: Dimensions of torchtune's eight pieces of a sequence (`num_output_chunks`), first to last.
+PIECES = "01234567"
+
+
+def piece_logits(s: Structure) -> Table:
+    """Logits of a sequence in pieces (`TransformerDecoder.chunked_output` in torchtune).
+
+    A piece of several sequences is copied for its product; autocast has copied it already.
+    """
+    copied = not (s.single or s.precision == "amp")
+    return (
+        *(R(f"h{i}", "split", "Y", dims=f"b{i}h") for i in PIECES),
+        *(
+            row
+            for i in PIECES
+            for row in (
+                *((R(f"c{i}", "copy", f"h{i}"),) if copied else ()),
+                R(f"LOGITS{i}", "linear", f"c{i}" if copied else f"h{i}", "head", f"b{i}V"),
+            )
+        ),
+        R("", "end", " ".join(f"h{i}" for i in PIECES)),
+    )
+
+
+def piece_losses(s: Structure) -> Table:
+    """Cross entropy of fp32 copies of the pieces, summed (`CEWithChunkedOutputLoss`)."""
+    return (
+        R("pad", "fixed", dims="b:8"),
+        R("labels", "fixed", "pad", dims="bs:8"),
+        R("kept", "fixed", dims="bs:1"),
+        R("count", "fixed", "kept", dims=":8"),
+        *(
+            R(f"l{i}", "same", "labels") if s.single else R(f"l{i}", "fixed", dims=f"b{i}:8")
+            for i in PIECES
+        ),
+        R("", "end", "labels"),
+        *(
+            row
+            for n, i in enumerate(PIECES)
+            for row in (
+                R(f"f{i}", "float", f"LOGITS{i}"),
+                R(f"p{i}", "log_softmax", f"f{i}"),
+                R(f"e{i}", "nll_loss", f"p{i} l{i}"),
+                R("", "end", f"f{i}"),
+                R(f"s{n}", "add", f"s{n - 1} e{i}") if n else R("s0", "add_constant", f"e{i}"),
+            )
+        ),
+        R("LOSS", "scale", f"s{len(PIECES) - 1}"),
+        R("", "end", "count"),
     )
 
 

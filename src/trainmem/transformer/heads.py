@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from trainmem.transformer.schedule import Micro
 
 
-def contributions(micro: Micro) -> int:
-    """How many gradients of the head's weight the engine sums before it is ready."""
+def contributions(micro: Micro, name: str) -> int:
+    """How many gradients of a parameter the engine sums before it is ready.
+
+    More than one of the head's, which is used once a piece, and as the embedding if tied.
+    """
     s = micro.ledger.s
-    each = s.loss_head == "chunked" and not micro.ledger.precision.autocast
-    return (len(chunk_letters(micro)) if each else 1) + s.tied
+    if not name.startswith("head."):
+        return 1
+    uses = 1
+    if not micro.ledger.precision.autocast:  # which sums those of its cast
+        if s.loss_head == "chunked":
+            uses = len(chunk_letters(micro))
+        elif s.pieces:
+            uses = len(blocks.PIECES)
+    return uses + (s.tied and name == "head.weight")
 
 
 # ---- chunked ----

@@ -17,7 +17,7 @@ llm.c                36h + 4a + 16
 
 from __future__ import annotations
 
-from trainmem.transformer.blocks import Table, rms_norm
+from trainmem.transformer.blocks import Table, flash, piece_logits, rms_norm
 from trainmem.transformer.replay import Row as R
 from trainmem.transformer.states import Structure
 
@@ -27,6 +27,12 @@ SELECTED = {
     "torchtitan": frozenset({"qp", "vp", "a", "g", "u_only", "m"}),
     "compiled": frozenset({"qp", "vp", "a", "g", "u_only"}),
 }
+
+
+def selected(s: Structure) -> frozenset[str]:
+    """Rows that a selective checkpoint keeps: of padded heads, attention's output as it came."""
+    rows = SELECTED.get(s.kernels, frozenset())
+    return rows - {"a"} | {"a.w"} if s.padded_heads and "a" in rows else rows
 
 
 def layer(s: Structure) -> Table:
@@ -117,6 +123,8 @@ def attend(s: Structure) -> Table:
     if s.kernels == "litgpt":  # concatenations around the rotary embedding and the adapters
         *_, last = rows
         rows[-1:] = [R("a0", kernel, last.ins), R("a", "kept", "a0", dims="bsq:4")]
+    if s.kernels != "transformer_engine":  # the others call PyTorch's
+        rows = [part for row in rows for part in flash(s, row)]
     return tuple(rows)
 
 
@@ -276,6 +284,8 @@ def with_adapters(s: Structure, rows: Table) -> Table:
             R(p + "t", "add", f"{p}base {p}s"),
             R(row.out, "like", f"{p}t {p}base"),
         ]
+        if s.kernels in ("transformers", "liger"):  # peft's variable, and the caller's argument
+            out.append(R("", "end", f"{p}c {x}"))
     return tuple(out)
 
 
@@ -324,6 +334,8 @@ def final_norm(s: Structure) -> Table:
 def logits(s: Structure) -> Table:
     """Logits in the type of the weights."""
     rows: Table
+    if s.pieces:
+        return with_adapters(s, piece_logits(s))
     if s.family == "bert":  # two classes a sequence
         return (R("kept", "dropout", "Y"), R("LOGITS", "linear", "kept", "classifier", "by"))
     if s.kernels == "transformer_engine":

@@ -168,8 +168,8 @@ def _product(graph: Graph, row: Row, weight_first: bool) -> None:
     def dw() -> tuple[Value, Storage, str, int]:
         return (w, graph.tape.alloc(w.dims, w.unit, TEMPORARY), w.dims, w.unit)
 
-    # A frozen weight has no gradient and needs no input for it (LoRA). A quantised one is
-    # unpacked for its product, in both directions.
+    # A frozen weight has no gradient and needs no input for it, nor does the input of the first
+    # adapters (LoRA). A quantised weight is unpacked for its product, in both directions.
     packed = graph.quantized and not w.needs and row.weight != "head"
 
     def backward(g: Storage) -> Grads:
@@ -179,14 +179,16 @@ def _product(graph: Graph, row: Row, weight_first: bool) -> None:
             if unpacked:
                 graph.tape.drop(unpacked)
             return grads
-        grads = [dw(), dx()] if weight_first and bias is None else [dx(), dw()]
+        order = (dw, dx) if weight_first and bias is None else (dx, dw)
+        grads = [one() for one in order if one is dw or x.needs]
         if bias is not None:
             grads.append((bias, graph.share(g), out.dims, out.unit))
         return grads
 
     if packed:
         graph.tape.drop(graph.tape.alloc(w.dims, w.unit, TEMPORARY))
-    graph.node((out,), backward, w.storage, *((x.storage,) if w.needs else ()), at=at)
+    saved = [other.storage for v, other in ((x, w), (w, x)) if v.needs]
+    graph.node((out,), backward, *saved, at=at)
     graph.bind(row.out, out)
     for value in (w, x, bias):
         if value is not None:
@@ -278,7 +280,7 @@ def flash(graph: Graph, row: Row, grouped: bool = False) -> None:
 
     def backward(g: Storage) -> Grads:
         grads = [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (q, k, v)]
-        scratch = [graph.new(dims, 4) for dims in (("baRC", "bsq") if grouped else ("baRC",))]
+        scratch = [graph.new(dims, 4) for dims in (("baRC", q.dims) if grouped else ("baRC",))]
         for storage in scratch:
             graph.tape.drop(storage)
         return grads
@@ -317,9 +319,10 @@ def batched(graph: Graph, row: Row) -> None:
     out = graph.make(row.dims, a.unit)
 
     def backward(g: Storage) -> Grads:
-        return [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (b, a)][::-1]
+        grads = [(t, graph.new(t.dims, t.unit), t.dims, t.unit) for t in (b, a) if t.needs]
+        return grads[::-1]
 
-    graph.node((out,), backward, a.storage, b.storage)
+    graph.node((out,), backward, *(t.storage for t, other in ((a, b), (b, a)) if other.needs))
     graph.bind(row.out, out)
     graph.release(a)
     graph.release(b)

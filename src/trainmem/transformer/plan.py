@@ -111,7 +111,8 @@ OPTIONS: dict[str, Option] = {
                f"{HF}, loss_utils.py; Liger-Kernel, fused_linear_cross_entropy.py",
                (("transformers", "full fp32 logits"), ("chunked", "a chunk of tokens at a time"),
                 ("fused", "fused linear cross entropy"),
-                ("held", "full fp32 logits, returned to the caller (transformers before 4.45)"),
+                ("held", "full fp32 logits and a shifted copy (transformers before 4.45)"),
+                ("returned", "the same, and the caller keeps the model's output"),
                 ("compiled", "compiled cross entropy on bf16 logits"),
                 ("pieces", "cross entropy of the logits in pieces (torchtune, litgpt)"),
                 ("parallel", "fp32 logits turned into their gradient in place (Megatron)"),
@@ -125,7 +126,7 @@ OPTIONS: dict[str, Option] = {
                "torch.utils.checkpoint, non-reentrant; torchtitan, activation_checkpoint.py; "
                "Megatron-Core, recompute_granularity",
                (("none", "none"), ("selective", "selected operations"), ("full", "every layer"),
-                ("every_2nd", "every second layer"))),
+                ("every_2nd", "every second layer, from the second on"))),
         Option("accumulation", 1, "Gradient accumulation", "Micro batches per optimizer step.",
                TORCH, bounds=(1, 65_536)),
         Option("no_sync", False, "Accumulate without reducing",
@@ -140,7 +141,9 @@ OPTIONS: dict[str, Option] = {
         Option("reduce_dtype", "float32", "Gradient reduction type",
                "Type in which FSDP2 mixed precision reduces gradients.",
                FSDP, (("float32", "fp32"), ("bfloat16", "bf16"))),
-        Option("dropout", False, "Dropout", "Dropout above zero (GPT-2, Megatron): masks are kept.",
+        Option("dropout", False, "Dropout",
+               "Dropout above zero: masks are kept. GPT-2 and Megatron drop outputs too, Llama and "
+               "its kin attention weights only, of which flash attention keeps no mask.",
                HF, _ON_OFF),
         Option("varying_lengths", False, "Varying lengths",
                "Sequences of many lengths, `seq_length` the longest: only what is reserved "

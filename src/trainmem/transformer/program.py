@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmem.transformer.architecture import EXPERTS, TRACED, Architecture
+from trainmem.transformer.blocks import PIECES
 from trainmem.transformer.kernels import SELECTED
 from trainmem.transformer.layout import Stage, check_layout, stages
 from trainmem.transformer.plan import Plan
@@ -23,6 +24,9 @@ from trainmem.transformer.states import Segment, Structure
 
 #: The CUDA caching allocator rounds every block up to this many bytes.
 ROUND = 512
+
+#: Elements from which bitsandbytes keeps a parameter's states in 8 bits (`min_8bit_size`).
+MIN_8BIT = 4096
 
 Floats = NDArray[np.float64]
 
@@ -170,13 +174,18 @@ def check_kernels(a: Architecture, plan: Plan) -> None:
         raise ValueError(f"kernels 'llm.c' are GPT-2's, got family {a.family!r}")
     if a.family == "gpt2" and plan.kernels not in ("transformers", "llm.c"):
         raise ValueError(f"kernels {plan.kernels!r} are not covered for gpt2; use 'transformers'")
-    if a.family == "gpt2" and plan.lora_rank and plan.loss_head == "chunked":
-        raise ValueError("lora_rank above 0 is not covered for gpt2 with loss_head 'chunked'")
     if a.experts and plan.lora_rank:
         raise ValueError(f"lora_rank {plan.lora_rank} is not covered for a mixture of experts")
-    if plan.dropout and a.family != "gpt2" and plan.framework != "megatron":
+    in_attention = plan.kernels in ("transformers", "liger") and a.family != "bert"
+    if plan.dropout and not (in_attention or a.family == "gpt2" or plan.framework == "megatron"):
         raise ValueError(
-            f"dropout is covered for gpt2 only, or with framework 'megatron'; got {a.family!r}"
+            "dropout is covered with kernels 'transformers' and 'liger', or framework 'megatron'; "
+            f"got kernels {plan.kernels!r}"
+        )
+    if plan.loss_head == "pieces" and plan.wrapping == "split" and in_attention:
+        raise ValueError(
+            "loss_head 'pieces' calls the head once a piece, which is not covered with wrapping "
+            f"'split' and kernels {plan.kernels!r}; use wrapping 'layers'"
         )
     if plan.wrapping == "split" and (a.tie_embeddings or a.family == "gpt2"):
         raise ValueError("wrapping 'split' needs an embedding and a head that are not tied")
@@ -260,6 +269,8 @@ def structure_of(
         experts=a.experts,
         qk_norm=a.family in ("qwen3", "qwen3_moe"),
         learned_positions="position" in a.root_parameters,
+        padded_heads=a.head_dim % 8 != 0,
+        unaligned_heads=a.head_dim % 4 != 0,
     )
 
 
@@ -339,7 +350,8 @@ def block_bytes(
     `s` is the length on one GPU, `n` the GPUs that share the states (dp · cp).
     """
     d = architecture.head_dim
-    columns = 32 if d <= 128 else 64
+    padded = -(-d // 8) * 8
+    columns = 32 if padded <= 128 else 64
     chunk = chunk_tokens(architecture, plan, b * s)
     count = np.ceil(b * s / chunk)
     last = b * s - (count - 1) * chunk
@@ -348,17 +360,20 @@ def block_bytes(
         "b": b,
         "s": s,
         "i": s + 1,
+        "j": s - 1,
         "R": -(-s // 128) * 128,
         "E": -(-s // 32) * 32,
+        **{piece: (s + 7 - i) // 8 for i, piece in enumerate(PIECES)},
         "c": chunk,
         "l": chunk,
         "z": last,
         "u": np.maximum(b * s - 2 * chunk - last, 0),
         "m": np.maximum(count - 3, 0),
-        "C": -(-d // columns) * columns + 1,
+        "C": -(-padded // columns) * columns + 1,
         "x": plan.lora_rank,
         **divided(architecture, plan, b=b, s=s),
     }
+    dims |= {"Q": dims["a"] * padded, "K": dims["g"] * padded}
     out = np.empty((len(sizes), *np.shape(b)))
 
     def product(letters: str) -> Any:
@@ -370,6 +385,8 @@ def block_bytes(
     for i, (how, what, unit) in enumerate(sizes):
         if isinstance(what, str):
             elements = product(what)
+            if how == "8bit" and elements < MIN_8BIT:  # kept in fp32, which needs no scales
+                elements = 4 * elements if unit == 1 else 0
         else:
             shards = 0.0
             for rows, cols in what:

@@ -31,7 +31,8 @@ WEIGHTS, GRADIENTS, OPTIMIZER, GATHERED, SAVED, RECOMPUTED, LOGITS, TEMPORARY = 
 
 #: One parameter tensor: (dimension 0, the other dimensions), e.g. ``("q", "h")``.
 Parameter = tuple[str, str]
-#: What a size is computed from: ("", dims, bytes) or ("shard" | "gather", parameters, bytes).
+#: What a size is computed from: ("" | "8bit", dims, bytes) or ("shard" | "gather", parameters,
+#: bytes).
 SizeKey = tuple[str, str | tuple[Parameter, ...], float]
 #: One event: [index of the size, +1 or -1 (or more for many layers at once), kind].
 Event = list[int]

@@ -6,10 +6,10 @@ the middle layers of a deep model are one segment with a count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from trainmem.transformer import blocks, heads, kernels
-from trainmem.transformer.kernels import SELECTED
 from trainmem.transformer.ops import OPS
 from trainmem.transformer.replay import (
     GRADIENTS,
@@ -95,8 +95,9 @@ class Micro:
     ) -> None:
         self.has_head = ledger.s.last if head is None else head
         self.ledger, self.sharding, self.progress, self.adds = ledger, sharding, progress, adds
-        self.pending: Storage | None = None  # the head weight's gradient, being summed
-        self.arrived = 0
+        self.pending: dict[str, Storage] = {}  # gradients of the head, being summed
+        self.arrived: Counter[str] = Counter()
+        self.leaf: Value | None = None  # looked-up tokens that want a gradient
         self.made: tuple[Storage, Storage | None]  # the fused head's gradients
         self.labels: Value  # the shifted labels, of the chunked head
 
@@ -116,7 +117,7 @@ class Micro:
             parameters,
             save=save,
             recompute=recompute,
-            kept=SELECTED.get(ledger.s.kernels, frozenset()) if kept else frozenset(),
+            kept=kernels.selected(ledger.s) if kept else frozenset(),
         )
         graph.collect, graph.trains = self.collect, ledger.s.trains
         graph.adapter_unit = ledger.s.adapter_unit
@@ -140,15 +141,19 @@ class Micro:
         if s.framework == "megatron":  # added to the main gradient
             tape.drop(g)
             return
-        if name == "head.weight" or (s.tied and name == "embed"):
-            self.arrived += 1
-            if self.pending is not None:
-                total = tape.alloc("Vh", self.ledger.weight_unit, GRADIENTS)
-                tape.drop(self.pending)
+        if s.tied and name == "embed":
+            name = "head.weight"
+        uses = heads.contributions(self, name)
+        if uses > 1:
+            self.arrived[name] += 1
+            if name in self.pending:
+                unit = s.adapter_unit if ".lora_" in name else self.ledger.weight_unit
+                total = tape.alloc("".join(self.ledger.named[name]), unit, GRADIENTS)
+                tape.drop(self.pending[name])
                 tape.drop(g)
                 g = total
-            self.pending = g
-            if self.arrived < heads.contributions(self):
+            self.pending[name] = g
+            if self.arrived[name] < uses:
                 return
         if s.fsdp:
             adds = self.progress.whole_exists and not self.sharding.accumulates_whole
@@ -175,7 +180,7 @@ class Micro:
             ledger.close("fwd", "forward", high - low + 1, (low, high))
         if self.has_head:
             self.forward_norm()
-        if not s.gpt2:  # the embedding's output was held by the model's own variable
+        if not s.gpt2 and not self.held_input:  # it was held by the model's own variable
             ledger.tape.events += after
         if self.has_head:
             self.forward_loss()
@@ -191,8 +196,8 @@ class Micro:
 
     def kind(self, number: int) -> Layer:
         """Return the kind of a layer, by its number."""
-        if self.ledger.s.every_2nd:
-            return self.kinds[number % 2]
+        if self.ledger.s.every_2nd:  # the second, the fourth, ...
+            return self.kinds[number % len(self.kinds)]
         return self.kinds[-1 if number == 1 else 0]
 
     def kinds_of_layers(self) -> list[Layer]:
@@ -203,7 +208,7 @@ class Micro:
         """
         s = self.ledger.s
         if s.every_2nd:
-            return [Layer(self, False), Layer(self, True)]
+            return [Layer(self, True), Layer(self, False)][s.num_layers == 1 :]
         like_others = Layer(self, s.checkpoint)
         if s.checkpoint or self.embedded.needs or not s.traced:  # tables are of a mean layer
             return [like_others]
@@ -232,6 +237,8 @@ class Micro:
         table = blocks.embedding(s) if s.traced and s.first else kernels.embedding(s)
         lookup = 2 if s.sp and s.first else 1
         self.embed.run(table[:lookup])
+        if s.gpt2 and s.adapted and s.checkpoint:
+            self.hold_leaf()
         if s.split:
             self.sharding.post_forward(ledger.embed_group)
         self.embed.run(table[lookup:])
@@ -239,11 +246,29 @@ class Micro:
         ledger.close("fwd", "embedding")
 
     @property
+    def held_input(self) -> bool:
+        """Whether the first layer's input is such a leaf, which its layer may not keep."""
+        s = self.ledger.s
+        return bool(s.adapted) and s.every_2nd and s.traced and not s.gpt2
+
+    def hold_leaf(self) -> None:
+        """Make GPT-2's looked-up tokens a leaf that wants a gradient, alive until the graph dies.
+
+        So peft does for checkpointing over a frozen embedding (`enable_input_require_grads`).
+        Elsewhere they are the first layer's input, which the checkpoint keeps anyway.
+        """
+        self.leaf = self.embed.env["TOKENS"]
+        self.leaf.needs = True
+        self.ledger.tape.hold(self.leaf.storage, SAVED)
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Constants that live into the backward pass: rotary saves two, checkpoints hold all."""
-        if not self.ledger.s.checkpoint:
+        s = self.ledger.s
+        if not s.checkpoint or (s.every_2nd and s.num_layers == 1):
             return ("COS", "SIN")
-        return ("MASK",) if self.ledger.s.gpt2 else CONSTANTS  # GPT-2's embedding saved IDS
+        # GPT-2's embedding saved IDS, if its table of positions is trained.
+        return ("MASK",) if s.gpt2 and s.trains("position") else CONSTANTS
 
     def forward_norm(self) -> None:
         """Run the final norm; the model's variables go with its return."""
@@ -271,24 +296,23 @@ class Micro:
         elif s.loss_head == "fused":
             heads.fused_forward(self)
         else:
-            head.run(blocks.LOGITS if s.traced and "head" not in s.adapted else kernels.logits(s))
+            head.run(kernels.logits(s))
             self.logits_at = len(head.nodes)
-        if s.split:
+        if s.pieces:  # the loss is the caller's, outside the model
+            head.forget("Y")
+        if self.apart:
             self.sharding.post_forward(ledger.head_group)
-        if s.loss_head == "transformers":
-            head.run(blocks.cross_entropy(s))
-        elif s.loss_head == "held":
-            head.run(blocks.held_logits())
-            head.forget("LOGITS")
-            head.run(blocks.held_cross_entropy(s))
-        elif s.loss_head in kernels.LOSSES:
-            head.run(kernels.LOSSES[s.loss_head])
-        head.forget("Y")
-        if not s.split:
+        if s.pieces:
+            self.sharding.free_buffer()
+        self.run_loss()
+        if not s.pieces:
+            head.forget("Y")
+        if not self.apart:
             self.sharding.post_forward(ledger.head_group)
         self.sharding.free_buffer()
-        if "LOGITS" in head.env:
-            head.forget("LOGITS")
+        for name in list(head.env):
+            if name.startswith("LOGITS") or (name == "OUTPUT" and s.loss_head == "held"):
+                head.forget(name)
         for layer in self.kinds:
             with ledger.tape.recording() as casts:
                 layer.graph.clear_casts()
@@ -296,6 +320,20 @@ class Micro:
             ledger.tape.events += net(casts, times)
         head.clear_casts()
         ledger.close("fwd", "final norm, logits and loss")
+
+    def run_loss(self) -> None:
+        """Run what comes between logits and loss."""
+        head, s = self.head, self.ledger.s
+        if s.loss_head == "transformers":
+            head.run(blocks.cross_entropy(s))
+        elif s.loss_head in ("held", "returned"):
+            head.run(blocks.held_logits(s))
+            head.forget("LOGITS")
+            head.run(blocks.held_cross_entropy(s))
+        elif s.pieces:
+            head.run(blocks.piece_losses(s))
+        elif s.loss_head in kernels.LOSSES:
+            head.run(kernels.LOSSES[s.loss_head])
 
     # ---- backward ----
     def backward(self) -> None:
@@ -315,14 +353,16 @@ class Micro:
             core = self.kind(low).core
             following = ledger.layer if low > 1 else ledger.embed_group if s.split else None
             sharding.pre_backward(ledger.layer, following)
-            ledger.tape.events += core if low > 1 else last_use(core)
+            if low == 1 or (low == 2 and s.every_2nd):
+                core = last_use(core, later=self.kind(1).core if low == 2 else [])
+            ledger.tape.events += core
             sharding.post_backward(ledger.layer, self.progress)
             ledger.close(self.phase("layers"), "backward", high - low + 1, (low, high))
         if s.split:
             sharding.pre_backward(ledger.embed_group, None)
         if self.kind(1).entry.needs:
             grad = self.fake(s.residual, ledger.weight_unit)
-            if s.first and s.trains("embed"):
+            if s.first and (s.trains("embed") or self.leaf):
                 self.embedded.grad = grad
                 self.embed.backward()
             else:  # sent to the stage before, or of no use
@@ -331,20 +371,34 @@ class Micro:
         sharding.free_reduced()
         if self.has_head:
             ledger.tape.drop(seed)
-            self.head.forget("LOSS")
+            for name in list(self.head.env):  # the loss, and the output if the caller kept it
+                self.head.forget(name)
+        self.free_graph()
         ledger.close(self.phase("layers"), "embedding backward and last reduction")
+
+    def free_graph(self) -> None:
+        """Let the graph's leaves go, which die with the loss."""
+        ledger = self.ledger
+        if self.leaf:
+            ledger.tape.drop(self.leaf.gradient)
+            ledger.tape.drop(self.leaf.storage)
+        if self.held_input:
+            ledger.tape.events += self.kinds[-1].after
+
+    @property
+    def apart(self) -> bool:
+        """Whether the head's weights come and go apart from the loss."""
+        return self.ledger.s.split or self.ledger.s.pieces
 
     def backward_loss(self, seed: Storage) -> None:
         """Loss, head and final norm."""
         ledger, sharding, s = self.ledger, self.sharding, self.ledger.s
-        if not s.split:
+        if not self.apart:
             sharding.pre_backward(ledger.head_group, ledger.layer, gathered=False)
         if s.loss_head not in ("chunked", "fused"):
             self.head.env["LOSS"].grad = ledger.tape.hold(seed)
         self.head.backward(upto=self.logits_at)
-        if "OUTPUT" in self.head.env:  # the caller's, until the next step
-            self.head.forget("OUTPUT")
-        if s.split:
+        if self.apart:
             sharding.pre_backward(ledger.head_group, ledger.layer, gathered=False)
         if s.loss_head == "chunked":
             heads.chunks_backward(self)
@@ -428,9 +482,13 @@ class Layer:
             graph.backward(recomputed=recomputed)
 
 
-def last_use(core: list[Event]) -> list[Event]:
-    """Return a layer's backward pass with the constants freed where it marked them unused."""
-    return [[size, count or -1, kind] for size, count, kind in core]
+def last_use(core: list[Event], later: list[Event]) -> list[Event]:
+    """Return a layer's backward pass with the constants freed where it marked them unused.
+
+    Not those that the layer whose backward pass comes `later` uses and marks too.
+    """
+    used = {size for size, count, _ in later if not count}
+    return [[size, count or (0 if size in used else -1), kind] for size, count, kind in core]
 
 
 #: Tensors that the root computes and every layer uses.

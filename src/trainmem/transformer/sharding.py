@@ -94,13 +94,8 @@ class Sharding:
         """Return a group's parameters by bytes per element: all alike, but for a frozen base."""
         by_unit: dict[float, list[Parameter]] = {}
         for name, p in group.items():
-            by_unit.setdefault(self.unit(name), []).append(p)
+            by_unit.setdefault(self.ledger.gathered_unit(name), []).append(p)
         return [(tuple(params), unit) for unit, params in by_unit.items()]
-
-    def unit(self, name: str) -> float:
-        """Bytes per element of a gathered parameter."""
-        mixed = self.rest_unit != self.weight_unit
-        return self.weight_unit if mixed else self.ledger.unit_at_rest(name)
 
     def unshard(self, group: Parameters, forward: bool) -> None:
         """Copy the gathered buffer out into parameters; then a buffer can be freed.
@@ -111,7 +106,7 @@ class Sharding:
             cast = self.rest_unit != self.weight_unit
             previous: SizeKey | None = None
             for name, p in group.items():
-                unit = self.unit(name)
+                unit = self.ledger.gathered_unit(name)
                 if cast:
                     self.emit(("shard", (p,), unit), 1, GATHERED)
                 if previous:
@@ -122,7 +117,7 @@ class Sharding:
                 self.emit(previous, -1, GATHERED)
             return
         for name, p in group.items():
-            self.emit(("gather", (p,), self.unit(name)), 1, GATHERED)
+            self.emit(("gather", (p,), self.ledger.gathered_unit(name)), 1, GATHERED)
         own: list[SizeKey] = [("gather*", key, unit) for key, unit in self.buffers(group)]
         if not forward:
             for buffer in own:
@@ -140,7 +135,7 @@ class Sharding:
     def reshard(self, group: Parameters) -> None:
         """Free the gathered parameters."""
         for name, p in group.items():
-            self.emit(("gather", (p,), self.unit(name)), -1, GATHERED)
+            self.emit(("gather", (p,), self.ledger.gathered_unit(name)), -1, GATHERED)
 
     def reduce(self, group: Parameters, unit: int, add: bool) -> None:
         """Allocate for a reduce-scatter of whole gradients, `unit` bytes each, into the shard's.
@@ -229,7 +224,7 @@ class DeepSpeed(Sharding):
         if self.s.fsdp and not self.s.alone:
             ahead = 2 if group is self.ledger.layer else 1
             for name, p in group.items():
-                self.emit(("gather", (p,), self.unit(name)), sign * ahead, GATHERED)
+                self.emit(("gather", (p,), self.ledger.gathered_unit(name)), sign * ahead, GATHERED)
 
 
 def sharding_of(ledger: Ledger) -> Sharding:

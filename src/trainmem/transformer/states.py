@@ -105,6 +105,8 @@ class Structure:
     experts: bool = False
     qk_norm: bool = False
     learned_positions: bool = False
+    padded_heads: bool = False  # head size not a multiple of 8
+    unaligned_heads: bool = False  # nor of 4
 
     @property
     def zero(self) -> int:
@@ -160,11 +162,28 @@ class Structure:
         return self.family == "gpt2"
 
     @property
+    def pieces(self) -> bool:
+        """Whether the loss is torchtune's, to the byte.
+
+        Other stacks' losses in pieces are known by what they save alone (`loss_pieces`).
+        """
+        torchtune = self.kernels in ("transformers", "liger", "torchtitan")
+        return self.loss_head == "pieces" and torchtune and not (self.split or self.parallel)
+
+    @property
     def kernel(self) -> str:
-        """Attention kernel: flash has no fp32, and no fused fp32 kernel has grouped heads."""
+        """Attention kernel: flash has no fp32.
+
+        No fused fp32 kernel has grouped heads, or head sizes that are not multiples of 4.
+        """
         if self.attention == "flash" and self.precision == "fp32":
-            return "math" if self.grouped else "efficient"
+            return "math" if self.grouped or self.unaligned_heads else "efficient"
         return self.attention
+
+    @property
+    def direct_gradients(self) -> bool:
+        """Whether the attention kernel's gradients have the layout of the products before it."""
+        return self.kernel == "efficient" or (self.kernel == "flash" and not self.padded_heads)
 
     @property
     def delayed(self) -> bool:
@@ -224,10 +243,9 @@ class Ledger:
                 if s.offload != "all":
                     self.emit(self.weight_key(p, unit), count, WEIGHTS)
                 for state in self.optimizer_units_of(name) if s.offload == "none" else ():
-                    key = self.at_rest((p,), state) if state else ("", "", 4)
-                    self.emit(key, count, OPTIMIZER)
+                    self.emit(self.state_key(p, state), count, OPTIMIZER)
                 if s.sharding == "zero1" and s.fsdp:
-                    self.emit(("gather", (p,), self.weight_unit), count, GATHERED)
+                    self.emit(("gather", (p,), self.gathered_unit(name)), count, GATHERED)
                 if s.sharding == "ddp" and s.framework == "torch" and trained:
                     self.emit(("", "".join(p), self.grad_unit), count, GRADIENTS)
         if s.keep and s.offload == "none":  # offloaded, DeepSpeed keeps gradients on the CPU too
@@ -245,11 +263,25 @@ class Ledger:
         self.emit(("", "bs", 8), 1, TEMPORARY)
         self.close("states", "weights, optimizer states and tokens")
 
+    def state_key(self, p: Parameter, unit: float) -> SizeKey:
+        """Size of an optimizer state; a unit of 0 is one scalar on the GPU."""
+        if not unit:
+            return ("", "", 4)
+        if self.s.optimizer == "adam8bit":
+            return ("8bit", "".join(p), unit)
+        return self.at_rest((p,), unit)
+
+    def gathered_unit(self, name: str) -> float:
+        """Bytes per element of a gathered parameter: as at rest, unless FSDP2 casts them all."""
+        mixed = self.rest_unit != self.weight_unit
+        return self.weight_unit if mixed else self.unit_at_rest(name)
+
     def optimizer_units_of(self, name: str) -> tuple[float, ...]:
         """Bytes an element of each state that the optimizer keeps of a parameter."""
         s = self.s
         units = optimizer_units(s.precision, s.optimizer) if s.trains(name) else ()
-        if s.adapted and s.precision == "bf16":  # adapters have a type of their own
+        if s.adapted and s.precision == "bf16" and s.optimizer != "adam8bit":
+            # Adapters have a type of their own.
             return tuple(u if u < 1 else float(self.unit_at_rest(name)) for u in units)
         return units
 

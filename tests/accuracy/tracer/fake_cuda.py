@@ -58,7 +58,8 @@ def attention(
     """`scaled_dot_product_attention` with the kernel that a CUDA build picks.
 
     Flash for half types without a mask, else the memory-efficient kernel, which cannot do grouped
-    queries: there PyTorch falls back, silently, to the quadratic composite.
+    queries nor, in fp32, head sizes that are not multiples of 4 (`minimum_gemm_alignment` on
+    Ampere and later): there PyTorch falls back, silently, to the quadratic composite.
     """
     if torch.is_autocast_enabled("cuda"):
         q, k, v = (t.to(torch.get_autocast_dtype("cuda")) for t in (q, k, v))
@@ -67,10 +68,12 @@ def attention(
         size = q.shape[-1]
         scale = 1 / math.sqrt(size) if scale is None else scale
         if size % 8:  # the kernel's head sizes are multiples of 8
-            q, k, v = (torch.nn.functional.pad(t, (0, 8 - size % 8)) for t in (q, k, v))
-        out = aten._scaled_dot_product_flash_attention(q, k, v, *args, scale=scale)[0]
+            padded = [torch.nn.functional.pad(t, (0, 8 - size % 8)) for t in (q, k, v)]
+        else:
+            padded = [q, k, v]
+        out = aten._scaled_dot_product_flash_attention(*padded, *args, scale=scale)[0]
         return out[..., :size] if size % 8 else out
-    if q.shape[1] != k.shape[1]:
+    if q.shape[1] != k.shape[1] or q.shape[-1] % 4:
         return aten._scaled_dot_product_attention_math(
             q, k, v, attn_mask, *args, None, scale=scale, enable_gqa=enable_gqa
         )[0]
@@ -105,6 +108,7 @@ def patch(device: str) -> None:
     cuda = torch.cuda
     cuda.Stream = cuda.Event = Null
     cuda.stream = cuda.current_stream = cuda.default_stream = lambda *args, **kwargs: Null()
+    torch.accelerator.current_stream = cuda.current_stream  # awaits a gather that nobody used
     cuda.current_device = lambda: 0
     cuda.device_count = lambda: 1
     cuda.set_device = cuda.synchronize = lambda *args: None

@@ -57,6 +57,7 @@ def build_config(geometry: Case, seq: int, dropout: float) -> transformers.Pretr
         num_key_value_heads=g["num_kv_heads"],
         intermediate_size=g["ffn_dim"],
         max_position_embeddings=max(seq, 4096),
+        attention_dropout=dropout,
         use_cache=False,
     )
 
@@ -73,15 +74,30 @@ def build_model(geometry: Case, case: Case, device: str) -> torch.nn.Module:
     model.train()
     if case["ckpt"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    if case["ckpt"] == "every_2nd":
+        for layer in layers_of(model)[::2]:
+            layer.gradient_checkpointing = False
     heads.install(model, case["loss"], case["loss_chunk"])
-    return add_lora(model, case["lora_rank"], device) if case["lora_rank"] else model
+    return add_lora(model, case, device) if case["lora_rank"] else model
 
 
-def add_lora(model: torch.nn.Module, rank: int, device: str) -> torch.nn.Module:
-    """Return `model` with its base frozen and fp32 adapters on all linear layers but the head."""
+#: Names of a plan's LoRA targets, Llama's and its kin's, then GPT-2's.
+TARGETS = {
+    "qv": (("q_proj", "v_proj"), ("c_attn",)),
+    "attention": (("q_proj", "k_proj", "v_proj", "o_proj"), ("c_attn", "attn.c_proj")),
+}
+
+
+def add_lora(model: torch.nn.Module, case: Case, device: str) -> torch.nn.Module:
+    """Return `model` with its base frozen and fp32 adapters on a case's targets."""
     import peft
 
-    lora = peft.LoraConfig(r=rank, target_modules="all-linear")
+    gpt2, targets = model.config.model_type == "gpt2", case["lora_targets"]
+    linear = [name for name, m in layers_of(model)[0].named_modules() if not list(m.children())]
+    linear = [name for name in linear if "proj" in name or "c_" in name]
+    names = TARGETS[targets][gpt2] if targets in TARGETS else linear
+    head = ("lm_head",) if targets == "all_head" else ()
+    lora = peft.LoraConfig(r=case["lora_rank"], target_modules=[*names, *head])
     # Adapters are born where and as they belong; moving fake parameters would fail.
     unmoved = mock.patch.object(torch.nn.Module, "to", lambda module, *_, **__: module)
     with torch.device(device), unmoved:
@@ -210,7 +226,12 @@ class Step:
         with context:
             self.log.phase = "fwd"
             with autocast(case, self.log.device):
-                loss = self.model(input_ids=self.ids, labels=self.ids).loss
+                outputs = self.model(input_ids=self.ids, labels=self.ids)
+                loss = outputs.loss
+                if case["loss"] == "pieces":
+                    loss = heads.loss_in_pieces(outputs.logits, self.ids)
+                if case["loss"] != "returned":
+                    del outputs
             self.log.phase = "bwd"
             loss.backward()
 
