@@ -62,6 +62,11 @@ def test_encode_is_to_dict_as_json(config: TrainingConfig) -> None:
     assert list(parse(text)) == list(answer.to_dict())
 
 
+@pytest.mark.parametrize("node", ["100 %", "%s", "%(a)d %% 5%", 'a "node" \\ ☃'])
+def test_encode_takes_any_name_of_a_node(node: str) -> None:
+    assert parse(encode(simulate(), node=node))["node"] == node
+
+
 @given(configs)
 def test_decode_reads_what_encode_wrote(config: TrainingConfig) -> None:
     answer = simulate(config)

@@ -130,3 +130,19 @@ def test_a_grade_ends_where_the_card_does():
     assert grade(8 * GIB, 10) == "uncertain"
     assert grade(10 * GIB, 10) == "uncertain"
     assert grade(nextafter(10 * GIB, 11 * GIB), 10) == "does not fit"
+
+
+def test_deepspeed_fits_below_seventy_percent():
+    seven = 0.7 * 10 * GIB
+    assert grade(nextafter(seven, 0), 10, framework="deepspeed") == "fits"
+    assert grade(seven, 10, framework="deepspeed") == "uncertain"
+    assert grade(10 * GIB, 10, framework="deepspeed") == "uncertain"
+    assert grade(seven, 10, framework="megatron") == "fits"
+
+
+def test_a_card_level_above_the_card_settles_what_is_open():
+    """With its low end, and only where allocated bytes alone leave it open."""
+    card = 10 * GIB
+    assert grade(9 * GIB, 10, card_low_bytes=card) == "uncertain"
+    assert grade(9 * GIB, 10, card_low_bytes=nextafter(card, 2 * card)) == "does not fit"
+    assert grade(7.9 * GIB, 10, card_low_bytes=2 * card) == "fits"
