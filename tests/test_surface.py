@@ -264,6 +264,7 @@ OFFERED = (
     {"plan": stack("deepspeed-zero2", num_gpus=1, seq_length=128)},
     {"plan": stack("deepspeed-zero3", seq_length=1024), "gpu": "RTX 3090 · 24 GB"},
     {"plan": {"accumulation": 2, "no_sync": True}, "gpu": "A100 · 40 GB"},
+    {"zero_stage": 0, "plan": {"optimizer": "adam8bit"}},  # which ZeRO-3 does not have
 )
 
 

@@ -84,19 +84,26 @@ def offers(
     whole = Limit(whole_nodes(gpus.value, step), gpus.grade, whole_nodes(gpus.surely, step))
     yield from offers_of_limits(config, {**limits, "num_gpus": whole})
     if config.zero_stage < 3:
-        sharded = config.replace(zero_stage=3)
-        fewest = limit(model, sharded, "num_gpus")
-        for enough in (fewest.surely, fewest.value):
-            count = whole_nodes(enough, step)
-            if count is not None and config.num_gpus < count <= MOST_GPUS:
-                label = f"ZeRO-3 over {grouped(count)} GPUs"
-                yield Offer("zero_stage", 3, label, (("num_gpus", count),))
+        yield from _sharded_over_more(model, config)
     for card in GPUS:
         if card.label != model.gpu:
             yield Offer("gpu_memory_gb", card.nominal_gb, card.label)
     if not model.options.get("lora_rank"):
         label = f"LoRA of rank {LORA_RANK}, the rest frozen"
         yield Offer("lora_rank", LORA_RANK, label, (("lora_targets", "all"),))
+
+
+def _sharded_over_more(model: TransformerModel, config: TrainingConfig) -> Iterator[Offer]:
+    """Yield ZeRO-3 over as many GPUs as it needs, where the plan can be sharded so."""
+    try:
+        fewest = limit(model, config.replace(zero_stage=3), "num_gpus")
+    except ValueError:  # 8-bit states, say
+        return
+    for enough in (fewest.surely, fewest.value):
+        count = whole_nodes(enough, model.gpu_multiple)
+        if count is not None and config.num_gpus < count <= MOST_GPUS:
+            label = f"ZeRO-3 over {grouped(count)} GPUs"
+            yield Offer("zero_stage", 3, label, (("num_gpus", count),))
 
 
 def _leaner_states(options: Mapping[str, Any], config: TrainingConfig) -> Iterator[Offer]:

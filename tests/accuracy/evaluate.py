@@ -110,6 +110,7 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
         wrapping=case["wrap"],
         reduce_dtype=case["reduce"] if case["precision"] == "mixed" else "float32",
         dropout=case.get("dropout", 0) > 0,
+        use_cache=case.get("use_cache", False) and not case["ckpt"],  # turned off where it is
         lora_rank=case.get("lora_rank", 0),
         lora_targets=case.get("lora_targets", "all"),
     )

@@ -206,3 +206,15 @@ def test_fewer_experts_than_ranks_are_padded(row):
     result = peak(*evaluate.traced_inputs(row))
     assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=1e-5)
     assert result.phase == row["peak_phase"]
+
+
+@pytest.mark.parametrize(
+    "row", json.loads((HERE / "data" / "cache.json").read_text()), ids=lambda r: r["name"]
+)
+def test_keys_and_values_kept_for_generation(row):
+    result = peak(*evaluate.traced_inputs(row))
+    assert row["case"]["use_cache"]
+    assert result.peak_bytes == pytest.approx(row["peak_bytes"], rel=1e-5)
+    assert result.phase == row["peak_phase"]
+    for phase in ("fwd", "loss", "layers"):
+        assert result.phase_bytes[phase] == pytest.approx(row["moments_bytes"][phase], rel=5e-5)

@@ -1,6 +1,7 @@
 """The ten inputs mapped to an architecture and a plan, and the model under `simulate`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -184,3 +185,15 @@ def test_detail_is_plain_json():
     extra = json.loads(json.dumps(MODEL.detail(config)))
     assert set(extra) == {"plan", "detail"}
     assert extra["detail"]["peak_bytes"] == peak(LLAMA, plan_of(config, Plan())).peak_bytes
+
+
+def test_keys_and_values_stay_where_another_than_transformers_checkpoints():
+    """A published run of Llama-2-7B, cured by use_cache=False: out of memory on 39.4 GiB."""
+    plan = Plan(num_gpus=16, micro_batch=8, seq_length=4096)
+    model = architecture("Llama-2-7B")
+    kept = peak(model, replace(plan, use_cache=True)).peak_bytes
+    assert kept - peak(model, plan).peak_bytes == 32 * 2 * 8 * 4096 * 4096 * 2
+    answer = simulate(architecture=model, plan=replace(plan, use_cache=True), gpu="A100 · 40 GB")
+    assert answer.grade == "does not fit"
+    with pytest.raises(ValueError, match="use_cache is covered with kernels 'transformers'"):
+        replace(plan, use_cache=True, kernels="liger")

@@ -390,19 +390,20 @@ def test_megatrons_dropout_is_on_by_default(words, dropout):
 @pytest.mark.parametrize(
     ("keys", "book"),
     [
-        ({"use_cache": True}, "unsupported"),
-        ({"use_cache": True, "gradient_checkpointing": False}, "unsupported"),
+        ({"use_cache": True}, "used"),
+        ({"use_cache": True, "gradient_checkpointing": False}, "used"),
         ({"use_cache": True, "gradient_checkpointing": True}, "ignored"),
         ({"use_cache": True, "use_peft": False}, "ignored"),  # TRL checkpoints by default
         ({"use_cache": False}, "ignored"),
         ({"use_cache": True, "fsdp": True, "fsdp_config": {"activation_checkpointing": True}},
-         "unsupported"),
+         "used"),
     ],
     ids=str,
 )  # fmt: skip
 def test_use_cache_counts_unless_transformers_turns_it_off(keys, book):
     reading = read_configuration({"output_dir": "x", "bf16": True, **keys})
     assert "use_cache" in getattr(reading, book)
+    assert reading.plan.use_cache is (book == "used")
 
 
 def under_deepspeed(**keys):

@@ -85,6 +85,8 @@ def attention(s: Structure) -> Table:
     # Batched products want sequences and heads as one dimension, which takes a copy of heads that
     # were transposed, unless there is only one sequence.
     flat = "same" if s.single else "copy"
+    # Keys and values that were repeated or came through a cache are copies; one head is a view.
+    apart = "same" if not s.one_kv and (grouped or s.use_cache) else flat
     back = R("a", "copy" if s.single else "relayout", "ao")
     if kernel == "math":
         return (
@@ -108,7 +110,7 @@ def attention(s: Structure) -> Table:
         R("kl", "operand", k),
         R("ql", "operand", "q"),
         R("qc", flat, "ql"),
-        R("kc", flat if not grouped or (s.one_kv and s.precision != "amp") else "same", "kl"),
+        R("kc", apart if not s.one_kv or s.precision != "amp" else "same", "kl"),
         R("sc", "batched", "qc kc", dims=score),
         R("", "end", "ql kl"),
         R("sm", "scale", "sc"),
@@ -120,7 +122,7 @@ def attention(s: Structure) -> Table:
         R("at", "dropout" if s.dropout else "same", "pl"),
         R("vl", "operand", v),
         R("al", "operand", "at"),
-        R("vc", flat if not grouped or s.one_kv else "same", "vl"),
+        R("vc", apart, "vl"),
         R("ao", "batched", "al vc", dims="bsq"),
         back,
         R("", "end", f"{k} {v}"),
@@ -161,10 +163,15 @@ def experts() -> Table:
     )
 
 
+#: Keys and values through a cache that is empty: what attention then reads.
+CACHED: Table = (R("k", "cached", "k1"), R("v", "cached", "v1"))
+
+
 def llama_layer(s: Structure) -> Table:
     """One layer of Llama, Mistral, Qwen2 or Qwen3; `x` in, `OUT` out."""
     qk_norm = s.qk_norm
     turned = "same" if s.one_kv else "heads"  # one head needs no copy to turn back
+    k, v = ("k1", "v1") if s.use_cache else ("k", "v")
     rows: list[R] = [*rms_norm("X", "y", "norm1")]
     if qk_norm:
         rows += [
@@ -186,11 +193,12 @@ def llama_layer(s: Structure) -> Table:
         ]
     rows += [
         R("vp", "linear", "y", "v", "bsk"),
-        R("v", "same" if s.direct_gradients else turned, "vp"),
+        R(v, "same" if s.direct_gradients else turned, "vp"),
         R("", "end", "qp kp vp" if not qk_norm else "vp"),
         *rotary("q0", "q"),
-        *rotary("k0", "k"),
+        *rotary("k0", k),
         R("", "end", "q0 k0"),
+        *(CACHED if s.use_cache else ()),
         *attention(s),
         R("o", "linear", "a", "o", "bsh"),
         R("", "end", "q k v a"),
@@ -209,11 +217,16 @@ def gpt2_layer(s: Structure) -> Table:
     """One GPT-2 block with the unfused `gelu_new`."""
     dropped = "dropout" if s.dropout else "same"
     turned = "" if s.direct_gradients else "kvq" if s.kernel == "flash" else "vq"
+
+    def name(n: str) -> str:
+        return n + "1" if s.use_cache and n in "kv" else n
+
     return (
         R("y", "layer_norm", "X", "norm1"),
         R("qkv", "conv1d", "y", "qkv", "bsw"),
         R("q0 k0 v0", "split", "qkv", dims="bsq"),
-        *(R(n, "heads" if n in turned else "same", n + "0") for n in "kvq"),
+        *(R(name(n), "heads" if n in turned else "same", n + "0") for n in "kvq"),
+        *(CACHED if s.use_cache else ()),
         *attention(s),
         R("o", "conv1d", "a", "o", "bsh"),
         R("od", dropped, "o"),

@@ -102,6 +102,10 @@ def _stack_conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
             f"framework {plan.framework!r} does not go with kernels {plan.kernels!r}: "
             f"{framework!r} and {kernels!r} go together",
         )
+    yield (
+        plan.use_cache and not eager,
+        f"use_cache is covered with kernels 'transformers', got {plan.kernels!r}",
+    )
     for name, size in (("tp", plan.tp), ("pp", plan.pp)):
         yield (
             size > 1 and plan.kernels not in ("torchtitan", "compiled", "transformer_engine"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainmem.transformer.fused import FUSED
-from trainmem.transformer.replay import TEMPORARY, Grads, Graph, Row, Storage, Value
+from trainmem.transformer.replay import SAVED, TEMPORARY, Grads, Graph, Row, Storage, Value
 
 
 def passing(graph: Graph, row: Row) -> None:
@@ -240,6 +240,19 @@ def copy(graph: Graph, row: Row) -> None:
     graph.bind(row.out, out)
 
 
+def cached(graph: Graph, row: Row) -> None:
+    """Append keys or values to an empty cache (`DynamicLayer.update`): a copy, which it keeps.
+
+    A recomputation appends to the same cache: what that doubles for a moment is left out.
+    """
+    x = graph.env[row.ins]
+    out = graph.make(x.dims, x.unit)
+    graph.node((out,), lambda g: [(x, graph.share(g), x.dims, x.unit)])
+    if not graph.recompute:
+        graph.cache.append(graph.tape.hold(out.storage, SAVED))
+    graph.bind(row.out, out)
+
+
 def relayout(graph: Graph, row: Row) -> None:
     """Transpose and make contiguous: copies in both directions."""
     x = graph.env[row.ins]
@@ -407,6 +420,7 @@ OPS: dict[str, Callable[[Graph, Row], None]] = {
     "add": add,
     "add_constant": passing,
     "batched": batched,
+    "cached": cached,
     "conv1d": conv1d,
     "copy": copy,
     "dropout": dropout,

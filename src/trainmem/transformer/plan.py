@@ -145,6 +145,12 @@ OPTIONS: dict[str, Option] = {
                "Dropout above zero: masks are kept. GPT-2 and Megatron drop outputs too, Llama and "
                "its kin attention weights only, of which flash attention keeps no mask.",
                HF, _ON_OFF),
+        Option("use_cache", False, "Keys and values kept",
+               "The model is called with use_cache=True. Without checkpointing most of them are "
+               "saved for the backward pass anyway; transformers turns it off where it checkpoints "
+               "layers, but nobody does where FSDP's or torch's wrapper does: then all stay.",
+               f"{HF}, cache_utils.py: traced without checkpointing; with it by arithmetic",
+               _ON_OFF),
         Option("varying_lengths", False, "Varying lengths",
                "Sequences of many lengths, `seq_length` the longest: only what is reserved "
                "changes, for blocks of one length do not serve another.",
@@ -224,6 +230,7 @@ class Plan:
     wrapping: str = OPTIONS["wrapping"].default
     reduce_dtype: str = OPTIONS["reduce_dtype"].default
     dropout: bool = OPTIONS["dropout"].default
+    use_cache: bool = OPTIONS["use_cache"].default
     varying_lengths: bool = OPTIONS["varying_lengths"].default
     framework: str = OPTIONS["framework"].default
     kernels: str = OPTIONS["kernels"].default

@@ -250,6 +250,7 @@ def structure_of(
         keep=plan.keep_gradients or plan.framework != "torch" or plan.pp > 1,
         split=plan.wrapping == "split",
         reduce_unit=4 if plan.reduce_dtype == "float32" else 2,
+        use_cache=plan.use_cache,
         dropout=plan.dropout or (a.dropout and plan.kernels == "transformers"),
         framework=plan.framework,
         kernels=plan.kernels,

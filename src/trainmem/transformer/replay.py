@@ -205,6 +205,7 @@ class Graph:
         self.trains: Callable[[str], bool] = lambda name: True
         self.adapter_unit = precision.weight  # bytes per element of LoRA's weights
         self.adapted = self.quantized = False
+        self.cache: list[Storage] = []  # keys and values that the model returns
         self.last_save = 0  # number of events written when the last tensor was saved
 
     # ---- forward ----
@@ -339,6 +340,12 @@ class Graph:
         for value in self.casts.values():
             self.release(value)
         self.casts.clear()
+
+    def drop_cache(self) -> None:
+        """Let go of the keys and values that the model returned."""
+        for storage in self.cache:
+            self.tape.drop(storage)
+        self.cache.clear()
 
     # ---- backward ----
     def stopped_early(self, events: list[Event]) -> list[Event]:

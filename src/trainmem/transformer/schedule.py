@@ -7,7 +7,7 @@ the middle layers of a deep model are one segment with a count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trainmem.transformer import blocks, heads, kernels
 from trainmem.transformer.ops import OPS
@@ -313,13 +313,19 @@ class Micro:
         for name in list(head.env):
             if name.startswith("LOGITS") or (name == "OUTPUT" and s.loss_head == "held"):
                 head.forget(name)
-        for layer in self.kinds:
-            with ledger.tape.recording() as casts:
-                layer.graph.clear_casts()
-            times = sum(self.kind(i) is layer for i in range(1, s.num_layers + 1))
-            ledger.tape.events += net(casts, times)
+        self.in_every_layer(lambda layer: None if layer.checkpoint else layer.graph.drop_cache())
+        self.in_every_layer(lambda layer: layer.graph.clear_casts())
         head.clear_casts()
         ledger.close("fwd", "final norm, logits and loss")
+
+    def in_every_layer(self, frees: Callable[[Layer], None]) -> None:
+        """Write what each kind of layer frees, as often as there are such layers."""
+        tape, layers = self.ledger.tape, self.ledger.s.num_layers
+        for layer in self.kinds:
+            with tape.recording() as events:
+                frees(layer)
+            times = sum(self.kind(i) is layer for i in range(1, layers + 1))
+            tape.events += net(events, times)
 
     def run_loss(self) -> None:
         """Run what comes between logits and loss."""
@@ -373,6 +379,7 @@ class Micro:
             ledger.tape.drop(seed)
             for name in list(self.head.env):  # the loss, and the output if the caller kept it
                 self.head.forget(name)
+        self.in_every_layer(lambda layer: layer.graph.drop_cache())
         self.free_graph()
         ledger.close(self.phase("layers"), "embedding backward and last reduction")
 

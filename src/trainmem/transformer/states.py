@@ -105,6 +105,7 @@ class Structure:
     experts: bool = False
     qk_norm: bool = False
     learned_positions: bool = False
+    use_cache: bool = False
     padded_heads: bool = False  # head size not a multiple of 8
     unaligned_heads: bool = False  # nor of 4
 

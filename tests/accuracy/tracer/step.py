@@ -28,8 +28,9 @@ CONFIGS = {
 ADAMW = ("fused", "foreach", "forloop")
 
 
-def build_config(geometry: Case, seq: int, dropout: float) -> transformers.PretrainedConfig:
+def build_config(geometry: Case, case: Case) -> transformers.PretrainedConfig:
     """Return the transformers configuration of a record's `model`."""
+    seq, dropout, use_cache = case["seq"], case["dropout"], case["use_cache"]
     g = geometry
     common = {"vocab_size": g["vocab_size"], "tie_word_embeddings": g["tie_embeddings"]}
     if g["family"] == "gpt2":
@@ -43,7 +44,7 @@ def build_config(geometry: Case, seq: int, dropout: float) -> transformers.Pretr
             resid_pdrop=dropout,
             embd_pdrop=dropout,
             attn_pdrop=dropout,
-            use_cache=False,
+            use_cache=use_cache,
         )
     if g["family"] == "mistral":
         common["sliding_window"] = None  # as in Mistral 7B from version 0.2 on
@@ -58,14 +59,14 @@ def build_config(geometry: Case, seq: int, dropout: float) -> transformers.Pretr
         intermediate_size=g["ffn_dim"],
         max_position_embeddings=max(seq, 4096),
         attention_dropout=dropout,
-        use_cache=False,
+        use_cache=use_cache,
     )
 
 
 def build_model(geometry: Case, case: Case, device: str) -> torch.nn.Module:
     """Return the model as a training script has it before any sharding."""
     dtype = torch.bfloat16 if case["precision"].startswith("bf16") else torch.float32
-    config = build_config(geometry, case["seq"], case["dropout"])
+    config = build_config(geometry, case)
     with torch.device(device), no_init_weights():
         model = transformers.AutoModelForCausalLM.from_config(
             config, attn_implementation=case["attn"], dtype=dtype

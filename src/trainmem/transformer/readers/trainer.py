@@ -227,8 +227,8 @@ def _checkpointing(ledger: Ledger, trl: bool) -> None:
             ledger.ignore(key, why="off")
         elif any(values) or (trl and values == [None, None]):
             ledger.ignore(key, why="transformers turns it off where it checkpoints layers")
-        ledger.refuse(key, why="keys and values of every layer, kept beside what is saved for the "
-                      "backward pass, are not modelled; train with use_cache=False")  # fmt: skip
+        else:
+            ledger.wish(key, use_cache=True)
 
 
 def _from_trainer(section: Ledger, precision: str) -> None:
