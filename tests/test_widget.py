@@ -32,7 +32,7 @@ from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.frames import FrameRenderer
 from trainmem.presentation import panel, tables
 from trainmem.simulation import OUTPUT_NAMES, simulate
-from trainmem.widget import REST_SECONDS, TrainingMemoryWidget
+from trainmem.widget import REST_SECONDS, TrainingMemoryWidget, packed_text
 
 JS = Path(__file__).parents[1] / "js"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -253,9 +253,6 @@ def test_what_is_sent_is_the_front_end_to_the_letter_of_its_program() -> None:
 
 def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:
     widget = TrainingMemoryWidget()
-    for sent in (widget._esm, widget._css):
-        assert "/*" not in sent  # comments don't travel
-        assert "\n " not in sent  # nor does indentation
     assert len((widget._esm + widget._css).encode()) < 40_000
     code = (
         "import trainmem.widget as w; c = w.TrainingMemoryWidget;"
@@ -270,6 +267,47 @@ def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:
         kinds_of[flag] = done.stdout.split()
     assert kinds_of[""] == kinds_of["0"] == ["str", "str"]
     assert kinds_of["1"] == ["FileContents", "FileContents"]
+
+
+# A compiler's own printing of both, so that only what means nothing can differ.
+PRINT = """
+import ts from "typescript";
+let text = "";
+for await (const part of process.stdin) text += part;
+const options = { removeComments: true, target: "esnext", module: "esnext" };
+const print = (code) => ts.transpileModule(code, { compilerOptions: options }).outputText;
+console.log(JSON.stringify(JSON.parse(text).map((code) => print(code).replace(/\\s+/g, " "))));
+"""
+
+
+def test_the_script_that_is_sent_is_the_one_that_is_written() -> None:
+    if not (shutil.which("node") and (JS / "node_modules" / "typescript").is_dir()):
+        pytest.skip("needs Node and js/node_modules")
+    both = [(JS / "widget.js").read_text(encoding="utf-8"), TrainingMemoryWidget._esm]
+    tricky = 'a = b / 2 / c; x = (/[/ "]  y/g); z = "// no" + `/* ${a  + 1} */`; i++ + ++j; // go\n'
+    both += [tricky, packed_text(tricky, script=True)]
+    command = ["node", "--input-type=module", "-e", PRINT]
+    done = subprocess.run(
+        command, input=json.dumps(both), cwd=JS, capture_output=True, text=True, check=True
+    )
+    whole, sent, odd, packed = json.loads(done.stdout)
+    assert sent == whole
+    assert packed == odd
+    assert "//" not in packed_text(tricky, script=True).replace('"// no"', "")
+
+
+def test_the_rules_that_are_sent_are_those_that_are_written(browser: Any) -> None:
+    page = browser.new_page()
+    read = """(css) => {
+      const sheet = new CSSStyleSheet();
+      sheet.replaceSync(css);
+      return [...sheet.cssRules].map((rule) => rule.cssText.replaceAll(", ", ","));
+    }"""
+    sent = page.evaluate(read, TrainingMemoryWidget._css)
+    written = page.evaluate(read, (JS / "widget.css").read_text(encoding="utf-8"))
+    page.close()
+    assert len(sent) > 40
+    assert sent == written
 
 
 def test_the_front_ends_test_data_has_the_present_shape() -> None:

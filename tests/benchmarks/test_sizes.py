@@ -14,7 +14,7 @@ from trainmem.widget import _handle_message
 
 def test_sizes(add: Callable[..., None], root: Path) -> None:
     widget = TrainingMemoryWidget()
-    sent_text = len((widget._esm + widget._css).encode())  # without block comments, indentation
+    sent_text = len((widget._esm + widget._css).encode())  # without comments, needless space
     add("front end as sent, JavaScript and CSS", "kB", [sent_text / 1e3], target="< 40 kB")
     source = sum((root / "js" / name).stat().st_size for name in ("widget.js", "widget.css"))
     add("front end, source files", "kB", [source / 1e3])
