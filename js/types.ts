@@ -20,14 +20,12 @@ export type Option = Named & {
   default: unknown;
 };
 
-type Values = Record<string, number | string>;
-
 export type Tables = {
   fields: Field[];
-  presets: { name: string; values: Values; architecture: Values }[];
+  presets: string[];
   architectures: { name: string; label: string }[];
   derived: string[];
-  stacks: { name: string; label: string; changes: Record<string, unknown> }[];
+  stacks: { name: string; label: string }[];
   plan: Option[];
   gpus: { label: string; gb: number }[];
 };
@@ -36,6 +34,9 @@ export type Panel = {
   fits: boolean;
   grade: "fits" | "uncertain" | "does not fit";
   note: { text: string; offer: string };
+  preset: string;
+  stack: string;
+  plan: Record<string, unknown>;
   layout: string;
   detail: [string, string, string][];
   headline: string;

@@ -212,6 +212,8 @@ function connect(model, signal) {
       post({ ...more, kind });
     },
     status: () => status,
+    /** Whether a change is on its way. */
+    busy: () => next !== null || flying.size > 0,
     /** @param {string} name */
     pending: (name) => (next !== null && name in next.changes) ||
       [...flying.values()].some((f) => f.fields.includes(name)),
@@ -349,7 +351,10 @@ function textbox(field, uid, change) {
     change({ [field.name]: typed(before) });
   };
   box.addEventListener("focus", () => box.select());
-  box.addEventListener("input", () => { editing = true; });
+  box.addEventListener("input", () => {
+    editing = box.matches(":focus");
+    if (!editing) box.value = before; // the browser's undo writes into any box of the page
+  });
   box.addEventListener("blur", commit);
   box.addEventListener("keydown", (event) => {
     event.stopPropagation(); // the notebook has keys of its own
@@ -566,12 +571,11 @@ function show(model, el, link) {
 
   // -- the elements, top to bottom
   const preset = make("select", { "aria-label": "Preset" });
-  for (const { name } of tables.presets) preset.append(make("option", { value: name }, name));
+  for (const name of tables.presets) preset.append(make("option", { value: name }, name));
   const custom = make("option", { value: "" }, "Custom");
   preset.append(custom);
   preset.addEventListener("change", () => {
-    const chosen = tables.presets.find(({ name }) => name === preset.value);
-    if (chosen) change({ ...(model.get("architecture") ? chosen.architecture : chosen.values) });
+    if (preset.value) change({ preset: preset.value });
   });
   const state = make("span", { class: "tm-state", role: "status" });
   const reset = button("Reset", () => link.ask("reset"));
@@ -602,11 +606,10 @@ function show(model, el, link) {
   stack.append(mixed);
   for (const { name, label } of tables.stacks) stack.append(make("option", { value: name }, label));
   stack.addEventListener("change", () => {
-    const found = tables.stacks.find(({ name }) => name === stack.value);
-    if (found) change({ ...found.changes });
+    if (stack.value) change({ stack: stack.value });
   });
   const layout = make("p", { class: "tm-layout" });
-  const defaults = Object.fromEntries(tables.plan.map((o) => [o.name, o.default]));
+  const planned = new Set(tables.plan.map(({ name }) => name));
   const plan = make("details", { class: "tm-plan" }, make("summary", {}, "How the step is run"),
     make("div", { class: "tm-row" }, make("label", { for: stack.id }, "Stack"), stack), layout);
   for (const group of new Set(tables.plan.map((option) => option.group))) {
@@ -671,6 +674,15 @@ function show(model, el, link) {
   el.append(root);
   el.style.flexGrow ||= "1"; // in an HBox it takes what room there is
   el.style.minWidth ||= "0";
+  root.addEventListener("keydown", (event) => {
+    const undoes = (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey &&
+      event.key.toLowerCase() === "z";
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (!undoes || target.matches("textarea, [type=text]")) return; // texts have an undo of theirs
+    event.preventDefault();
+    event.stopPropagation();
+    link.ask("undo");
+  }, true);
   // What was held back while a control was in use.
   for (const end of ["pointerup", "keyup", "focusout"]) root.addEventListener(end, paint);
 
@@ -699,23 +711,26 @@ function show(model, el, link) {
     everLive ||= status === "live";
     const error = model.get("error");
     const named = model.get("architecture");
-    const options = named ? { ...defaults, ...model.get("plan") } : {};
+    /** @type {Record<string, unknown>} */
+    const options = panel.plan;
     for (const [name, control] of controls) {
       const names = name === "gpu_memory_gb" ? [name, "gpu"] : [name]; // one control for both
       control.invalid(names.some((n) => error.startsWith(`${n}:`)));
       // An option may share its name with an output; without architecture it has no value.
-      const value = name in defaults ? options[name] : model.get(name);
+      const value = planned.has(name) ? options[name] : model.get(name);
       // Exact, but not to be typed in: a parameter count of an architecture is long.
       const long = named && tables.derived.includes(name) && !Number.isInteger(value);
       const text = long ? Number(value.toPrecision(4)) : value;
       if (value !== undefined && !names.some(link.pending)) control.set(value, text);
     }
-    if (named) paintStack(options);
+    write(layout, panel.layout);
     if (!link.pending("architecture")) architecture.set(named);
-    const same = tables.presets.find((p) => Object.entries(named ? p.architecture : p.values)
-      .every(([name, value]) => name === "gpu" || model.get(name) === value));
-    custom.hidden = same !== undefined;
-    if (!INPUTS.some(link.pending)) assign(preset, same?.name ?? "");
+    custom.hidden = panel.preset !== "";
+    mixed.hidden = panel.stack !== "";
+    if (!link.busy()) {
+      assign(preset, panel.preset);
+      assign(stack, panel.stack);
+    }
     write(alert, `${error} ${model.get("_undrawn") ?? ""}`.trim());
     alert.hidden = alert.textContent === "";
     write(headline, panel.headline);
@@ -755,17 +770,6 @@ function show(model, el, link) {
         node.disabled = true;
       }
     }
-  }
-
-  /** @param {Record<string, unknown>} options */
-  function paintStack(options) {
-    const now = /** @type {Record<string, unknown>} */ ({ ...options,
-      zero_stage: model.get("zero_stage"), grad_ckpt: model.get("grad_ckpt") });
-    const known = tables.stacks.find(({ changes }) =>
-      Object.entries(changes).every(([name, value]) => now[name] === value));
-    mixed.hidden = known !== undefined;
-    if (!Object.keys(options).some(link.pending)) assign(stack, known?.name ?? "");
-    write(layout, model.get("_panel").layout);
   }
 
   /** @param {boolean} dead */

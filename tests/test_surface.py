@@ -571,6 +571,23 @@ def test_undo_and_reset_return_to_the_architecture_and_plan():
     assert (widget.architecture, widget.num_layers, widget.seq_length) == ("GPT-2", 12, 1024)
 
 
+def test_a_control_may_ask_for_what_one_of_the_ten_inputs_says():
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B", plan={"checkpointing": "every_2nd"})
+
+    def shown(**changes):
+        message(widget, kind="set", id=1, changes=changes)
+        plan = widget._panel["plan"]
+        return plan["checkpointing"], widget.grad_ckpt, plan["precision"], widget.precision_bits
+
+    assert shown(checkpointing="none") == ("none", 0, "mixed", 16)
+    assert shown(precision="fp32") == ("none", 0, "fp32", 32)
+    assert shown(grad_ckpt=1) == ("every_2nd", 1, "fp32", 32)
+    assert shown(checkpointing="full", precision="bf16") == ("full", 1, "bf16", 16)
+    assert shown(grad_ckpt=0) == ("none", 0, "bf16", 16)
+    assert shown(checkpointing="full") == ("full", 1, "bf16", 16)
+    assert widget.error == ""
+
+
 def test_a_pasted_config_is_opened_and_a_bad_one_shown():
     widget = TrainingMemoryWidget()
     message(widget, kind="open", id=1, config=json.dumps(TINY), name="pasted")
@@ -652,12 +669,15 @@ def test_the_tables_list_architectures_and_options():
         assert option["help"]
         assert option["group"]
         assert bool(option["choices"]) == (option["kind"] == "choice")
-    for choice in next(o for o in t["plan"] if o["name"] == "precision")["choices"]:
-        assert choice["value"] != "fp32"  # the input `precision_bits` says it
+    for name, said in (("precision", "fp32"), ("checkpointing", "none")):  # by an input
+        option = next(o for o in t["plan"] if o["name"] == name)
+        assert said in [choice["value"] for choice in option["choices"]]
     widget = TrainingMemoryWidget()
     for start in t["presets"]:
-        widget.update(**start["architecture"])
-        assert (widget.architecture, widget.gpu) == (start["name"].split(" ")[0], H100)
+        widget.update(architecture="GPT-2", preset=start)
+        assert (widget.architecture, widget.gpu) == ("GPT-2", H100)
+        widget.update(preset=start)
+        assert (widget.architecture, widget.gpu) == (start.split(" ")[0], H100)
 
 
 # -- figures ----------------------------------------------------------------------------------

@@ -296,20 +296,6 @@ def test_the_script_that_is_sent_is_the_one_that_is_written() -> None:
     assert "//" not in packed_text(tricky, script=True).replace('"// no"', "")
 
 
-def test_the_rules_that_are_sent_are_those_that_are_written(browser: Any) -> None:
-    page = browser.new_page()
-    read = """(css) => {
-      const sheet = new CSSStyleSheet();
-      sheet.replaceSync(css);
-      return [...sheet.cssRules].map((rule) => rule.cssText.replaceAll(", ", ","));
-    }"""
-    sent = page.evaluate(read, TrainingMemoryWidget._css)
-    written = page.evaluate(read, (JS / "widget.css").read_text(encoding="utf-8"))
-    page.close()
-    assert len(sent) > 40
-    assert sent == written
-
-
 def test_the_front_ends_test_data_has_the_present_shape() -> None:
     """The fixture of the JavaScript tests is what Python sends."""
     fixture = json.loads((JS / "test" / "state.json").read_text(encoding="utf-8"))
@@ -1096,8 +1082,8 @@ def test_tables_offer_only_what_the_model_takes() -> None:
         assert field["values"] == sorted(field["values"])
     widget = TrainingMemoryWidget()
     for preset in offered["presets"]:
-        widget.update(**preset["values"])
-        assert widget.gpu == preset["values"]["gpu"]
+        widget.update(preset=preset)
+        assert widget._panel["preset"] == preset
     for gpu in offered["gpus"]:
         widget.gpu = gpu["label"]
         assert widget.gpu_memory_gb == gpu["gb"]

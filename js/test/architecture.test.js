@@ -8,10 +8,13 @@ beforeEach(() => { page = openPage(); });
 afterEach(() => page.restore());
 
 const asked = (model) => model.of("set").map(({ changes }) => changes);
-const chosen = (more = {}) => {
+const chosen = ({ panel = {}, ...more } = {}) => {
   const model = new Model({ architecture: "Llama-3-8B", plan: { loss_head: "chunked" },
     checkpointing: true, ...more });
+  const plan = Object.fromEntries(model.get("_tables").plan.map((o) => [o.name, o.default]));
   Object.assign(model.state._panel, {
+    plan: { ...plan, loss_head: "chunked", ...panel.plan }, stack: panel.stack ?? "",
+    layout: panel.layout ?? "", preset: panel.preset ?? "",
     architecture: "Llama-3-8B", grade: "uncertain", curl: "", note: { text: "", offer: "" },
     detail: [["Peak", "74.684 GB", "in the loss"]],
   });
@@ -132,14 +135,19 @@ test("an opened architecture has its own entry", async () => {
   expect(select.selectedOptions[0].textContent).toBe("custom llama");
 });
 
-test("presets keep to the model that is on", async () => {
-  const model = chosen();
-  const { root } = await mount(model);
-  const preset = root.querySelector("select[aria-label=Preset]");
-  preset.value = model.get("_tables").presets[1].name;
-  fire(preset, "change");
-  expect(asked(model)[0].architecture).toBe("Llama-3-70B");
-  expect(asked(model)[0]).not.toHaveProperty("model_params_b");
+test("another stack is no longer the preset", async () => {
+  const { select } = await mount(chosen({ panel: { stack: "transformers+liger" } }));
+  expect(select("Preset").selectedOptions[0].textContent).toBe("Custom");
+});
+
+test("options show what is in force, whichever control says it", async () => {
+  const model = chosen({ grad_ckpt: 0, precision_bits: 32, panel: {
+    plan: { checkpointing: "none", precision: "fp32" } } });
+  const { root, radio } = await mount(model);
+  const shown = (name) => root.querySelector(`select[id$="-${name}"]`).selectedOptions[0].textContent;
+  expect(radio("Checkpointing", "off").checked).toBe(true);
+  expect(shown("checkpointing")).toBe("none");
+  expect(shown("precision")).toBe("everything in fp32");
 });
 
 test("one step over time is asked for when opened, at rest, and once a picture", async () => {
@@ -200,18 +208,15 @@ test("one step over time belongs to a picture of this view", async () => {
   expect(model.last("timeline").width).toBe(width - 100);
 });
 
-test("a stack sets its options at once, and is recognised by them", async () => {
+test("a stack is asked for by its name, and shows while Python says so", async () => {
   const model = chosen();
   const { root } = await mount(model);
   const stack = root.querySelector("select[id$=stack]");
-  expect(stack.value).toBe(""); // a chunked loss head is nobody's preset
-  const { name, changes } = model.get("_tables").stacks.find((s) => s.name === "megatron-full");
-  stack.value = name;
+  expect(stack.selectedOptions[0].textContent).toBe("Custom");
+  stack.value = "megatron-full";
   fire(stack, "change");
-  expect(asked(model)).toEqual([changes]);
-  const { zero_stage: stage, grad_ckpt: ckpt, ...options } = changes;
-  const other = chosen({ plan: options, zero_stage: stage, grad_ckpt: ckpt });
-  other.state._panel.layout = "tp 8 × dp 8 = 64 GPUs";
+  expect(asked(model)).toEqual([{ stack: "megatron-full" }]);
+  const other = chosen({ panel: { stack: "megatron-full", layout: "tp 8 × dp 8 = 64 GPUs" } });
   const again = await mount(other);
   expect(again.root.querySelector("select[id$=stack]").value).toBe("megatron-full");
   expect(again.root.querySelector(".tm-plan").textContent).toContain("tp 8 × dp 8 = 64 GPUs");

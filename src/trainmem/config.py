@@ -364,6 +364,11 @@ class Preset:
     config: TrainingConfig
     gpu: str = "H100 · 80 GB"
 
+    @property
+    def architecture(self) -> str:
+        """Name of the architecture that it is: what stands before its cluster."""
+        return self.name.partition(" ")[0]
+
 
 PRESETS: Final[tuple[Preset, ...]] = (
     Preset("Llama-3-8B · 8×H100", TrainingConfig()),

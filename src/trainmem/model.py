@@ -38,10 +38,12 @@ from trainmem.request import (
     derived_inputs,
     find_architecture,
     read_config,
+    stack_changes,
+    stack_of,
 )
 from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
 from trainmem.transformer import ARCHITECTURES, Architecture, Plan, TransformerModel
-from trainmem.transformer.adapter import inputs_of, options_of
+from trainmem.transformer.adapter import inputs_of, options_of, plan_of
 
 __all__ = ["TrainingMemory"]
 
@@ -71,6 +73,8 @@ class State:
         Options of the plan that differ from the defaults; kept while no architecture is chosen.
     replaced : dict
         Inputs that choosing the architecture changed: name, (value before, value it gave).
+    stacked : dict
+        The same of inputs and options that choosing the training stack changed.
     """
 
     config: TrainingConfig = field(default_factory=TrainingConfig)
@@ -78,6 +82,7 @@ class State:
     architecture: Architecture | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     replaced: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    stacked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
     @property
     def model(self) -> MemoryModel:
@@ -301,6 +306,14 @@ class TrainingMemory(HasTraits):
         **changes
             New values of inputs, `gpu`, `architecture` and `plan` (a whole `Plan` brings the
             inputs that it says); an option of the plan by its name changes that one alone.
+            `stack` names a training stack, `preset` a preset.
+
+        Notes
+        -----
+        What a choice changes beside itself, it gives back. Leaving an architecture (``""``)
+        returns the ten inputs to what they were before it, and leaving a stack for another
+        returns what it set, except for what was changed since; those that follow from the
+        architecture always return. A preset sets all ten, those behind an architecture too.
 
         Raises
         ------
@@ -409,10 +422,15 @@ class TrainingMemory(HasTraits):
         if isinstance(plan, Plan):  # which says some of the ten inputs too
             changes = {**inputs_of(plan), **changes, "plan": options_of(plan)}
         options = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
-        inputs = {n: v for n, v in changes.items() if n not in OTHERS and n not in options}
+        named = (*OTHERS, "stack", "preset")
+        inputs = {n: v for n, v in changes.items() if n not in named and n not in options}
         check_names(inputs)
+        if "preset" in changes:
+            state = _preset(state, changes["preset"])
         if "architecture" in changes:
             state = _switched(state, self.find(changes["architecture"]), inputs)
+        if "stack" in changes:
+            state = _stacked(state, changes["stack"])
         if state.architecture is not None:
             for name, value in inputs.items():
                 check_derived(state.architecture, name, value)
@@ -483,23 +501,63 @@ OTHERS: Final = ("gpu", "architecture", "plan")
 def _switched(state: State, architecture: Architecture | None, inputs: Mapping[str, Any]) -> State:
     """Return the state under another architecture, or none.
 
-    What the last one replaced returns to what it was, unless it was changed since.
+    What the last one replaced returns to what it was, unless it was changed since. What the
+    training stack says of the inputs counts under an architecture alone.
     """
-    config = state.config
-    back = {
-        name: before
-        for name, (before, given) in state.replaced.items()
-        if getattr(config, name) == given
-    }
-    config = config.replace(**back)
+    config = _given_back(state.config, state.replaced)
     if architecture is None:
+        config = _given_back(config, state.stacked)
         return replace(state, config=config, architecture=None, replaced={})
+    if state.architecture is None:
+        again = {n: (given, before) for n, (before, given) in state.stacked.items()}
+        config = _given_back(config, again)
     given: dict[str, float] = {**derived_inputs(architecture)}
     if "seq_length" not in inputs:
         given["seq_length"] = clamped(architecture, config.seq_length)
     changed = config.replace(**given)
     replaced = {name: (getattr(config, name), getattr(changed, name)) for name in given}
     return replace(state, config=changed, architecture=architecture, replaced=replaced)
+
+
+def _given_back(config: TrainingConfig, taken: Mapping[str, tuple[Any, Any]]) -> TrainingConfig:
+    """Return a config with the inputs that something took, unless they were changed since."""
+    values = config.to_dict()
+    back = {n: before for n, (before, given) in taken.items() if values.get(n) == given}
+    return config.replace(**back)
+
+
+def _stacked(state: State, name: object) -> State:
+    """Return the state under another training stack.
+
+    What the last one changed returns to what it was, unless it was changed since; the options of
+    one that came with the plan return to the defaults.
+    """
+    given = stack_changes(name)
+    if state.architecture is None:
+        raise ConfigError("stack", name, "it needs an architecture")
+    defaults = {n: option.default for n, option in PLAN_OPTIONS.items()}
+    last = stack_of(plan_of(state.config, state.options))
+    came = (stack_changes(last) if last else {}).keys() & defaults.keys() - state.stacked.keys()
+    now = {**defaults, **state.options, **state.config.to_dict()}
+    back = {n: before for n, (before, value) in state.stacked.items() if now[n] == value}
+    kept = {**now, **{n: defaults[n] for n in came}, **back}
+    new = {**kept, **given}
+    return replace(
+        state,
+        config=state.config.replace(**{n: new[n] for n in state.config.to_dict()}),
+        options=check_plan({n: new[n] for n in defaults}),
+        stacked={n: (kept[n], value) for n, value in given.items()},
+    )
+
+
+def _preset(state: State, name: object) -> State:
+    """Return the state that a preset names; under an architecture, that of its own and no plan."""
+    found = next((p for p in PRESETS if p.name == name), None)
+    if found is None:
+        raise ConfigError("preset", name, "must be one of " + ", ".join(p.name for p in PRESETS))
+    if state.architecture is None:
+        return replace(state, config=found.config, gpu=found.gpu)
+    return _switched(State(found.config, found.gpu), find_architecture(found.architecture), {})
 
 
 def _changed(

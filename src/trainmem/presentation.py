@@ -13,7 +13,6 @@ from trainmem.config import (
     FIELDS,
     GPUS,
     PRESETS,
-    Preset,
     TrainingConfig,
     grouped,
     write_capacity,
@@ -21,10 +20,9 @@ from trainmem.config import (
 )
 from trainmem.limits import Limit
 from trainmem.moment import layout_words
-from trainmem.request import DERIVED, PLAN_OPTIONS
+from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of
 from trainmem.simulation import GB, Simulation
-from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Stack
-from trainmem.transformer.plan import zero_stage
+from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 
@@ -73,6 +71,9 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "architecture": name,
         "grade": s.grade,
         "dominates": _dominates(s),
+        "preset": _preset_of(s),
+        "stack": stack_of(s.plan) if s.plan is not None else "",
+        "plan": {n: getattr(s.plan, n) for n in PLAN_OPTIONS} if s.plan is not None else {},
         "layout": layout_words(s.plan) if s.plan is not None else "",
         "note": {"text": "", "offer": ""} if name else {"text": OMITS, "offer": OFFER},
         "detail": _detail(s),
@@ -125,48 +126,32 @@ def tables() -> dict[str, Any]:
             }
             for field in FIELDS.values()
         ],
-        "presets": [
-            {
-                "name": p.name,
-                "values": {**p.config.to_dict(), "gpu": p.gpu},
-                "architecture": _preset_values(p),
-            }
-            for p in PRESETS
-        ],
+        "presets": [preset.name for preset in PRESETS],
         "architectures": [
             {"name": a.name, "label": f"{a.name} · {_billions(a)}", "family": a.family}
             for a in ARCHITECTURES.values()
         ],
         "derived": list(DERIVED),
-        "stacks": [
-            {"name": stack.name, "label": stack.label, "changes": _stack_changes(stack)}
-            for stack in STACKS.values()
-        ],
+        "stacks": [{"name": stack.name, "label": stack.label} for stack in STACKS.values()],
         "plan": sorted(map(_option, PLAN_OPTIONS.values()), key=_group_order),
         "gpus": [{"label": gpu.label, "gb": gpu.nominal_gb} for gpu in GPUS],
     }
 
 
-def _preset_values(preset: Preset) -> dict[str, Any]:
-    """Return what a preset sets where an architecture is chosen: its own, and the rest."""
-    values = {n: v for n, v in preset.config.to_dict().items() if n not in DERIVED}
-    return {"architecture": preset.name.partition(" ")[0], "gpu": preset.gpu, **values}
-
-
-def _stack_changes(stack: Stack) -> dict[str, Any]:
-    """Return what choosing a stack changes: its own options, and the defaults of the others'.
-
-    What one of the ten inputs says (sharding, checkpointing or none) is asked of that input.
-    """
-    every = {name for other in STACKS.values() for name in other.options}
-    options = {name: OPTIONS[name].default for name in sorted(every)} | dict(stack.options)
-    sharding = options.pop("sharding")
-    changes: dict[str, Any] = {"grad_ckpt": int(options["checkpointing"] != "none")}
-    if "sharding" in stack.options:
-        changes["zero_stage"] = zero_stage(sharding)
-    if options["checkpointing"] == "none":
-        options["checkpointing"] = OPTIONS["checkpointing"].default
-    return changes | options
+def _preset_of(s: Simulation) -> str:
+    """Return the name of the preset that is shown whole, under either model; "" for none."""
+    architecture, left_out = s.architecture, () if s.architecture is None else DERIVED
+    for preset in PRESETS:
+        own = architecture is None or (
+            ARCHITECTURES.get(preset.architecture) == architecture and not s.model.options
+        )
+        if own and all(
+            getattr(s.config, name) == value
+            for name, value in preset.config.to_dict().items()
+            if name not in left_out
+        ):
+            return preset.name
+    return ""
 
 
 def _billions(architecture: Architecture) -> str:
@@ -182,10 +167,8 @@ def _group_order(option: Mapping[str, Any]) -> int:
 def _option(option: Option) -> dict[str, Any]:
     """Return one option of the plan as a control."""
     group = next((g for g, names in GROUPS.items() if option.name in names), "More")
-    choices = [{"value": value, "label": label} for value, label in option.choices]
-    if choices and option.default not in [value for value, _ in option.choices]:
-        # What one of the ten inputs says is no choice here, but has to show.
-        choices.insert(0, {"value": option.default, "label": "as above"})
+    # All that can be in force, what one of the ten inputs says too: no two controls contradict.
+    choices = [{"value": value, "label": label} for value, label in OPTIONS[option.name].choices]
     return {
         "name": option.name,
         "label": option.label,

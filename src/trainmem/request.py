@@ -23,7 +23,7 @@ from trainmem.config import (
     grouped,
     nearest,
 )
-from trainmem.transformer import ARCHITECTURES, OPTIONS, Architecture, Option, Plan
+from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Plan
 from trainmem.transformer.adapter import (
     SHARED,
     TransformerModel,
@@ -35,12 +35,14 @@ from trainmem.transformer.adapter import (
 )
 from trainmem.transformer.architecture import MAX_NAME
 from trainmem.transformer.config_json import parse
+from trainmem.transformer.plan import zero_stage
 from trainmem.transformer.result import longest_length
 
 __all__ = [
     "DERIVED",
     "PLAN_OPTIONS",
     "NotCovered",
+    "as_changes",
     "card_of",
     "check_derived",
     "check_plan",
@@ -51,6 +53,8 @@ __all__ = [
     "find_gpu",
     "read_config",
     "resolve",
+    "stack_changes",
+    "stack_of",
 ]
 
 
@@ -284,6 +288,45 @@ def with_memory(changes: Mapping[str, object], card: Gpu) -> dict[str, object]:
         allowed = f"must be {card.nominal_gb:g} for {card.label}, or leave out the card"
         raise ConfigError("gpu_memory_gb", memory, allowed)
     return {**changes, "gpu_memory_gb": card.nominal_gb}
+
+
+def as_changes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a plan as changes of what says them: one of the ten inputs, or the option.
+
+    An option that an input would overrule brings that input along.
+    """
+    changes: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "sharding":
+            changes["zero_stage"] = zero_stage(str(value))
+        elif name == "precision":
+            changes["precision_bits"] = 32 if value == "fp32" else 16
+        elif name == "checkpointing":
+            changes["grad_ckpt"] = int(value != "none")
+        own = PLAN_OPTIONS.get(name)
+        if own and (value == own.default or said_by(name, value) is None):
+            changes[name] = value
+    return changes
+
+
+def stack_changes(name: object) -> dict[str, Any]:
+    """Return what choosing a training stack changes; raises `ConfigError` for an unknown one."""
+    if not isinstance(name, str) or name not in STACKS:
+        raise ConfigError("stack", name, "must be one of " + ", ".join(STACKS))
+    return as_changes(STACKS[name].options)
+
+
+def stack_of(plan: Plan) -> str:
+    """Return the name of the training stack that a plan is, the one that says most; "" for none."""
+    fitting = [
+        stack
+        for stack in STACKS.values()
+        if all(
+            getattr(plan, name) == value or (name == "no_sync" and plan.sharding == "none")
+            for name, value in stack.options.items()
+        )
+    ]
+    return max(fitting, key=lambda stack: len(stack.options)).name if fitting else ""
 
 
 def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from trainmem.figure import plot
 from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import panel, tables
-from trainmem.request import NotCovered, check_plan
+from trainmem.request import PLAN_OPTIONS, NotCovered, as_changes, check_plan
 from trainmem.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
@@ -420,6 +420,9 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         changes = message.get("changes")
         if not isinstance(changes, dict):
             raise ConfigError("changes", changes, "must be a mapping of inputs to values")
+        # A control of the plan may show what one of the ten inputs says.
+        planned = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
+        changes = {n: v for n, v in changes.items() if n not in planned} | as_changes(planned)
         self._draft = bool(message.get("draft"))
         self._padded = self._draft and message.get("pad") is True
         with self._undoable(keep_open=self._draft):
