@@ -632,11 +632,13 @@ function show(model, el, link) {
   const undo = button("Undo", () => link.ask("undo"));
   const cards = make("div", { class: "tm-cards" });
   const image = make("img", { alt: "", decoding: "sync" });
-  const figure = make("div", { class: "tm-figure" }, image);
+  const missing = make("p");
+  const figure = make("div", { class: "tm-figure" }, image, missing);
+  image.hidden = true;
   const numbers = make("tbody");
   const table = make("table", { class: "tm-hidden" },
     make("caption", {}, "Memory of one training step"), numbers);
-  const steps = make("img", { alt: "" });
+  const steps = make("img", { alt: "", hidden: "" });
   const time = make("details", {}, make("summary", {}, "One step over time"), steps);
   time.addEventListener("toggle", askTime);
   const alive = make("tbody");
@@ -705,10 +707,13 @@ function show(model, el, link) {
     root.dataset.status = status;
     root.dataset.grade = panel.grade;
     root.dataset.fits = String(panel.fits);
-    write(state, { live: "", waiting: "Waiting for the kernel …",
-      disconnected: "Disconnected: run the cell again" }[status]);
-    const dead = status === "disconnected" || (status === "waiting" && !everLive);
     everLive ||= status === "live";
+    const dead = status === "disconnected" || !everLive;
+    const copied = status === "disconnected" && !everLive;
+    root.toggleAttribute("data-copy", copied);
+    write(state, copied ? "Static copy" : { live: "", waiting: "Waiting for the kernel …",
+      disconnected: "Disconnected: run the cell again" }[status]);
+    if (image.hidden) paintMissing(status);
     const error = model.get("error");
     const named = model.get("architecture");
     /** @type {Record<string, unknown>} */
@@ -814,10 +819,13 @@ function show(model, el, link) {
     });
   }
 
+  let toSay = "";
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let speaking;
   /** Announce a result once it rests. @param {string} text */
   function speak(text) {
+    if (text === toSay) return;
+    toSay = text;
     clearTimeout(speaking);
     speaking = setTimeout(() => write(spoken, text), 700);
   }
@@ -842,10 +850,28 @@ function show(model, el, link) {
    * @param {HTMLImageElement} node @param {DataView} bytes @param {number} [size] */
   function put(node, bytes, size) {
     node.hidden = !bytes.byteLength || size === 0;
-    if (!node.hidden) node.src = dataUrl(bytes, size);
-    else {
+    if (node === image) write(missing, "");
+    if (node.hidden) {
       node.removeAttribute("src");
       if (node === image) good = "";
+      return;
+    }
+    if (node === image) place(bytes);
+    node.src = dataUrl(bytes, size);
+  }
+
+  const opened = Date.now();
+  /** Show the picture of the state, as a reopened notebook has it, or say why there is none: at
+   * once where it is of this theme, else where no other is to be expected soon.
+   * @param {Status} status */
+  function paintMissing(status) {
+    const saved = model.get("_frame");
+    const theme = model.get("_reply")?.key?.endsWith("-dark") ? "dark" : "light";
+    const late = status === "disconnected" || Date.now() - opened > WAITING_MS;
+    if (saved?.byteLength && (late || theme === hostTheme())) put(image, saved);
+    else if (late && status !== "live") {
+      write(missing, status === "waiting" ? "The picture follows once the kernel is free."
+        : "No picture is stored here.");
     }
   }
 
@@ -855,7 +881,6 @@ function show(model, el, link) {
     const stale = signal.aborted || content.key !== key() || id < shown.id ||
       (id === shown.id && draft && !shown.draft && shown.key === content.key);
     if (stale || !bytes) return;
-    place(bytes);
     put(image, bytes, content.size);
     image.dataset.frame = String(id);
     Object.assign(shown, { id, draft, key: content.key });
@@ -929,13 +954,9 @@ function show(model, el, link) {
     .addEventListener?.("change", measureSoon, { signal });
 
   // -- the model speaks
-  const watched = [...INPUTS, "_panel", "_alt", "_undrawn", "_undo", "_remote", "error"].map((n) => `change:${n}`);
+  const watched = [...INPUTS, "_panel", "_frame", "_alt", "_undrawn", "_undo", "_remote", "error"].map((n) => `change:${n}`);
   for (const event of watched) model.on(event, paint);
-  const saved = model.get("_frame");
-  if (saved?.byteLength) { // a reopened notebook shows its last picture
-    place(saved);
-    image.src = dataUrl(saved);
-  }
+  later(paint, WAITING_MS + 1);
   paintNow();
   measure();
   link.tick();

@@ -328,6 +328,43 @@ def test_mimebundle_carries_the_view_the_picture_and_a_line() -> None:
     assert len(data["text/plain"]) < 300
 
 
+def test_without_a_front_end_the_state_keeps_the_picture_of_the_bundle(drawn: list[Any]) -> None:
+    widget = TrainingMemoryWidget()
+    data, _metadata = widget._repr_mimebundle_()
+    assert widget._frame == base64.b64decode(data["image/png"]) == PNG + b"1"
+    widget.num_gpus = 64
+    assert widget._frame == b""  # never the picture of other numbers
+    widget._repr_mimebundle_()
+    assert drawn[-1]["simulation"] is widget.simulation
+    assert widget._frame == PNG + b"2"
+    browser = Browser(widget)
+    browser.hello(VIEW)
+    shown = widget._frame
+    widget._repr_mimebundle_()
+    assert widget._frame == shown  # the front end's own
+
+
+def test_an_executed_notebook_is_saved_with_the_last_picture(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient").NotebookClient
+    cells = [
+        "import trainmem\nw = trainmem.TrainingMemoryWidget()",
+        "w",
+        "w.update(seq_length=65536)",
+        "for stage in (0, 1, 2): w.zero_stage = stage",
+        "from base64 import b64encode; from trainmem.widget import STILL",
+        "print(b64encode(w._draw(STILL, draft=False)).decode())",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    client(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    states = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    (found,) = [s for s in states.values() if s["model_module"] == "anywidget"]
+    assert found["state"]["zero_stage"] == 2
+    (kept,) = [b["data"] for b in found["buffers"] if b["path"] == ["_frame"]]
+    printed = notebook.cells[-1].outputs[0].text
+    assert base64.b64decode(kept) == base64.b64decode(printed)
+
+
 def test_repr_is_one_line() -> None:
     text = repr(TrainingMemoryWidget(num_gpus=64))
     assert text.startswith("<TrainingMemoryWidget ")

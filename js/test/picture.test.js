@@ -115,6 +115,46 @@ test("a reopened notebook shows its last picture, and asks for a fresh one", asy
   close();
 });
 
+test("no broken picture: none is shown before there is one, and why is said", async () => {
+  const model = new Model();
+  const { root, image, state } = await mount(model, { live: false });
+  model.widget_manager.kernel.status = "busy";
+  const figure = root.querySelector(".tm-figure");
+  expect(image.hidden).toBe(true);
+  expect(figure.textContent).toBe(""); // usually it is there in a moment
+  await settle(2_000);
+  expect(image.hidden).toBe(true);
+  expect(figure.textContent).toContain("once the kernel is free");
+  model.greet();
+  model.message(frame(1), png());
+  await settle();
+  expect([image.hidden, figure.textContent, state.textContent]).toEqual([false, "", ""]);
+  expect(root.querySelector("details img").hidden).toBe(true);
+});
+
+test.each([[png(7), ""], [new DataView(new ArrayBuffer(0)), "No picture is stored here."]])(
+  "without a kernel it is a static copy of the stored picture", async (_frame, said) => {
+    const model = new Model({ _frame }, null);
+    const { el, root, image, state } = await mount(model, { live: false });
+    el.classList.add("jupyter-widgets-disconnected");
+    await settle(600);
+    expect(root.dataset.status).toBe("disconnected");
+    expect(state.textContent).toBe("Static copy");
+    expect(image.hidden).toBe(said !== "");
+    expect(root.querySelector(".tm-figure").textContent).toBe(said);
+  });
+
+test("a stored picture of another theme waits for one of this, but not for ever", async () => {
+  document.body.dataset.jpThemeLight = "false";
+  const { image } = await mount(new Model({ _frame: png(7) }), { live: false });
+  expect(image.hidden).toBe(true);
+  await settle(2_000);
+  expect(bytes(image)).toEqual([7, 2, 3]);
+  const key = "800x1-dark";
+  const other = await mount(new Model({ _frame: png(8), _reply: { key } }), { live: false });
+  expect(bytes(other.image)).toEqual([8, 2, 3]);
+});
+
 test("the next hello tells which picture is shown", async () => {
   const model = new Model();
   const { root } = await mount(model);

@@ -140,10 +140,11 @@ def tables() -> dict[str, Any]:
 
 def _preset_of(s: Simulation) -> str:
     """Return the name of the preset that is shown whole, under either model; "" for none."""
-    architecture, left_out = s.architecture, () if s.architecture is None else DERIVED
+    architecture, options = s.architecture, getattr(s.model, "options", {})
+    left_out = () if architecture is None else DERIVED
     for preset in PRESETS:
         own = architecture is None or (
-            ARCHITECTURES.get(preset.architecture) == architecture and not s.model.options
+            ARCHITECTURES.get(preset.architecture) == architecture and not options
         )
         if own and all(
             getattr(s.config, name) == value

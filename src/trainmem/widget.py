@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anywidget
+from IPython.core.getipython import get_ipython
 from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.asking import Asking, Server
@@ -78,6 +80,10 @@ class View:
     def key(self) -> str:
         """Name of the kind of picture, shared by all views alike."""
         return f"{self.width}x{self.ratio:g}-{self.theme}"
+
+
+STILL: Final = View(900, 1.0, "light")
+"""What is drawn for viewers that can't run the widget."""
 
 
 def _front_end(name: str) -> str | Path:
@@ -179,6 +185,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._stamps: dict[str, int] = {}
         self._replies = 0
         self._frame_id = 0
+        self._renewed = False
         self._draft = self._padded = False
         self._ahead: asyncio.TimerHandle | None = None
         self._publications = 0
@@ -227,10 +234,25 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
         data["text/plain"] = f"{self._panel['headline']}: {self.simulation.banner}"
-        png = self._drawn(partial(self._draw, View(900, 1.0, "light"), draft=False))
+        with self._lock:
+            png = self._drawn(partial(self._draw, STILL, draft=False))
+            if self._keep_still(png):
+                _after_each_cell(self)
         if png:
             data["image/png"] = base64.b64encode(png).decode("ascii")
         return data, metadata
+
+    def _keep_still(self, png: bytes | None = None) -> bool:
+        """Keep the present picture in the state while no front end asks for one.
+
+        So a notebook that is executed without a browser is saved with a picture. Returns whether
+        there may be another to keep.
+        """
+        if self.comm is None or self._clients:
+            return False
+        if not self._frame:
+            self._frame = png or self._drawn(partial(self._draw, STILL, draft=False))
+        return True
 
     # -- publishing: numbers and pictures ---------------------------------------------------
 
@@ -262,8 +284,11 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     self._panel, self._alt = self._said
                     self._undrawn = ""
                     if self._publications == 1:
-                        for frame in islice(frames, 1):
-                            self._show(*frame)
+                        first = next(frames, None)
+                        if first is not None:
+                            self._show(*first)
+                        else:  # nobody looks; a picture of other numbers shall not be saved
+                            self._frame = b""
         finally:
             self._publications -= 1
             if not self._publications:
@@ -558,6 +583,22 @@ def _handle_message(widget: TrainingMemoryWidget, content: Any, _buffers: Any) -
         finally:
             if widget._answering is not None:  # no picture or data carried the answer
                 widget._answer({"kind": "done"})
+
+
+def _after_each_cell(widget: TrainingMemoryWidget) -> None:
+    """Renew the still of a widget at the end of each cell, until a front end draws for itself."""
+    shell = get_ipython()
+    if shell is None or widget._renewed:
+        return
+    widget._renewed = True
+    known = weakref.ref(widget)
+
+    def renew(_result: object) -> None:
+        found = known()
+        if found is None or not found._keep_still():
+            shell.events.unregister("post_run_cell", renew)
+
+    shell.events.register("post_run_cell", renew)
 
 
 def _as_json(text: str) -> Mapping[str, Any]:

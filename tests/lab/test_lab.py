@@ -249,6 +249,23 @@ def test_a_busy_kernel_shows_waiting_and_loses_nothing(open_notebook: Open) -> N
     assert notebook.evaluate("print(w.num_gpus)") == "32"
 
 
+def test_busy_before_its_first_picture_it_says_so(open_notebook: Open) -> None:
+    busy = "import time\nend = time.time() + 6\nwhile time.time() < end: pass"
+    show = "import ipywidgets\nfrom IPython.display import display\ndisplay(ipywidgets.HBox([w]))"
+    notebook = open_notebook(f"{WIDGET[:-2]}\n{show}\n{busy}")
+    notebook.until(
+        "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+        " === 'idle'"
+    )
+    notebook.command("notebook:run-all-cells")
+    figure = notebook.widget.locator(".tm-figure")
+    figure.get_by_text("once the kernel is free").wait_for(timeout=30_000)
+    assert not figure.locator("img").is_visible()
+    notebook.alive()
+    assert figure.locator("img").is_visible()
+    assert figure.inner_text() == ""
+
+
 @pytest.mark.parametrize("how", ["restart", "kill", "shut down"])
 def test_a_lost_kernel_disables_the_controls(open_notebook: Open, lab: Lab, how: str) -> None:
     notebook = open_notebook(WIDGET)
@@ -297,6 +314,8 @@ def test_reopened_without_a_kernel(open_notebook: Open, lab: Lab, artifacts: Pat
     assert again.slider("GPUs").is_disabled()
     assert again.card("Per GPU") == "24.9"
     again.until("() => document.querySelector('.trainmem img').naturalWidth > 0")
+    assert "Static copy" in again.widget.inner_text()
+    assert "run the cell" not in again.widget.inner_text()
     again.widget.screenshot(path=artifacts / "reopened.png")
 
 
