@@ -6,6 +6,7 @@ export type Field = {
   name: string;
   label: string;
   help: string;
+  unit: string;
   group: string;
   choices: { value: number; label: string }[];
   values: number[];

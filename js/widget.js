@@ -261,6 +261,9 @@ function fill(body, rows) {
 /** @returns {"light" | "dark"} the theme of the host, or of the system */
 function hostTheme() {
   const { body, documentElement: root } = document;
+  const system = (/** @type {string} */ query) => Boolean(globalThis.matchMedia?.(query).matches);
+  const dark = () => (system("(prefers-color-scheme: dark)") ? "dark" : "light");
+  if (system("(forced-colors: active)")) return dark(); // the page has the system's colours
   const light = body.dataset.jpThemeLight; // JupyterLab, Notebook 7
   if (light) return light === "true" ? "light" : "dark";
   const kind = body.dataset.vscodeThemeKind ?? ""; // VS Code
@@ -270,7 +273,7 @@ function hostTheme() {
     if (named.includes("dark")) return "dark"; // marimo, Colab
     if (named.includes("light")) return "light";
   }
-  return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  return dark();
 }
 
 /** Find the slider position nearest to a value, by ratio. @param {number[]} values
@@ -338,7 +341,7 @@ function download(text, name, later) {
 function textbox(field, uid, change) {
   const box = make("input", {
     id: `${uid}-${field.name}`, type: "text", inputmode: "decimal", autocomplete: "off",
-    "aria-label": field.label, title: field.help, spellcheck: "false",
+    "aria-label": field.label, spellcheck: "false",
     "aria-errormessage": `${uid}-error`,
   });
   let before = ""; // what Python holds, or was asked for
@@ -378,16 +381,18 @@ function sliderControl(field, uid, change) {
   const { values, name } = field;
   const slider = make("input", {
     type: "range", min: "0", max: String(values.length - 1), step: "1",
-    "aria-label": field.label, title: field.help,
+    "aria-label": field.label,
   });
-  const box = textbox(field, uid, change);
+  const unit = field.unit && ` ${field.unit}`;
+  const exact = `${field.label}, exact value${unit && ` in${unit}`}`; // two controls, two names
+  const box = textbox({ ...field, label: exact }, uid, change);
   /** @type {"" | "pointer" | "key"} */
   let active = ""; // what holds it
   /** @type {number | null} */
   let sent = null;
   const show = (/** @type {number} */ value) => {
     slider.style.setProperty("--fill", `${(100 * Number(slider.value)) / (values.length - 1)}%`);
-    slider.setAttribute("aria-valuetext", String(value));
+    slider.setAttribute("aria-valuetext", value + unit);
   };
   const ask = (/** @type {boolean} */ draft) => {
     const value = values[Number(slider.value)];
@@ -413,7 +418,7 @@ function sliderControl(field, uid, change) {
   slider.addEventListener("input", () => ask(active !== ""));
   return {
     node: make("div", { class: "tm-row" },
-      make("label", { for: box.id, title: field.help }, field.label), slider, box),
+      make("label", { for: box.id }, field.label), slider, box),
     set(value, text = value) {
       if (active) return;
       box.put(text);
@@ -427,7 +432,7 @@ function sliderControl(field, uid, change) {
 /** @param {Field} field @param {string} uid @param {Change} change @returns {Control} */
 function choiceControl(field, uid, change) {
   const group = make("div", { class: "tm-choice", role: "radiogroup", "aria-label": field.label,
-    title: field.help, "aria-errormessage": `${uid}-error` });
+    "aria-errormessage": `${uid}-error` });
   const radios = field.choices.map(({ value, label }) => {
     const radio = make("input", { type: "radio", name: `${uid}-${field.name}`,
       value: String(value) });
@@ -437,7 +442,7 @@ function choiceControl(field, uid, change) {
     return radio;
   });
   return {
-    node: make("div", { class: "tm-row" }, make("span", { title: field.help }, field.label), group),
+    node: make("div", { class: "tm-row" }, make("span", {}, field.label), group),
     set(value) {
       for (const radio of radios) {
         if (radio.checked !== (Number(radio.value) === value)) radio.checked = !radio.checked;
@@ -451,10 +456,10 @@ function choiceControl(field, uid, change) {
  * @param {() => string} chosen @returns {Control} */
 function gpuControl(field, uid, change, tables, chosen) {
   const select = make("select", { id: `${uid}-gpu`, "aria-label": field.label,
-    title: field.help, "aria-errormessage": `${uid}-error` });
+    "aria-errormessage": `${uid}-error` });
   for (const gpu of tables.gpus) select.append(make("option", { value: gpu.label }, gpu.label));
   select.append(make("option", { value: "" }, "Other size …"));
-  const box = textbox(field, uid, change);
+  const box = textbox({ ...field, label: `${field.label}: Size (GB)` }, uid, change);
   const other = make("div", { class: "tm-row" },
     make("label", { for: box.id }, "Size (GB)"), make("span"), box);
   select.addEventListener("change", () => {
@@ -465,7 +470,7 @@ function gpuControl(field, uid, change, tables, chosen) {
   });
   return {
     node: make("div", { class: "tm-stack" }, make("div", { class: "tm-row" },
-      make("label", { for: select.id, title: field.help }, field.label), select), other),
+      make("label", { for: select.id }, field.label), select), other),
     set(value) {
       assign(select, chosen());
       other.hidden = chosen() !== "";
@@ -480,14 +485,14 @@ function gpuControl(field, uid, change, tables, chosen) {
 
 /** @param {Option} option @param {string} uid @param {Change} change @returns {Control} */
 function optionControl(option, uid, change) {
-  const { name, label, help, choices } = option;
-  const head = make("label", { for: `${uid}-${name}`, title: help }, label);
+  const { name, label, choices } = option;
+  const head = make("label", { for: `${uid}-${name}` }, label);
   if (!choices.length) {
     const box = textbox(option, uid, change);
     return { node: make("div", { class: "tm-row" }, head, make("span"), box), set: box.put,
       invalid: box.invalid };
   }
-  const select = make("select", { id: `${uid}-${name}`, title: help });
+  const select = make("select", { id: `${uid}-${name}` });
   for (const { value, label: text } of choices) {
     select.append(make("option", { value: JSON.stringify(value) }, text));
   }
@@ -515,8 +520,11 @@ function architectureControl(tables, uid, change, open) {
   const paste = make("div", { class: "tm-stack" }, area, file);
   paste.hidden = true;
   const given = (/** @type {string} */ text) => {
+    const inside = paste.matches(":focus-within");
     paste.hidden = text.trim() !== "";
-    if (paste.hidden) open(text);
+    if (!paste.hidden) return;
+    if (inside) select.focus();
+    open(text);
   };
   select.addEventListener("change", () => {
     paste.hidden = select.value !== "open";
@@ -579,11 +587,28 @@ function show(model, el, link) {
   });
   const state = make("span", { class: "tm-state", role: "status" });
   const reset = button("Reset", () => link.ask("reset"));
+  const explain = button("?", () => {
+    explain.setAttribute("aria-pressed", String(root.toggleAttribute("data-help")));
+  });
+  explain.setAttribute("aria-label", "Explain the inputs");
+  explain.setAttribute("aria-pressed", "false");
   const head = make("div", { class: "tm-head" },
-    make("strong", {}, "LLM training memory"), preset, state, reset);
+    make("strong", {}, "LLM training memory"), preset, state, explain, reset);
 
   /** @type {Map<string, Control>} */
   const controls = new Map();
+  /** Keep a control, with its help: by pointer, by touch, and for those who listen.
+   * @param {Named} field @param {Control} control */
+  const add = ({ name, help }, control) => {
+    const text = make("p", { class: "tm-help", id: `${uid}-${name}-help` }, help);
+    control.node.title = help;
+    control.node.append(text);
+    for (const node of control.node.querySelectorAll("select, [role], [type=range], [type=text]")) {
+      node.setAttribute("aria-describedby", text.id);
+    }
+    controls.set(name, control);
+    return control.node;
+  };
   const groups = make("div", { class: "tm-controls", role: "group", "aria-label": "Inputs" });
   const architecture = architectureControl(tables, uid, change,
     (text) => link.ask("open", { config: text }));
@@ -596,8 +621,7 @@ function show(model, el, link) {
         control = gpuControl(field, uid, change, tables, () => model.get("gpu"));
       } else if (field.choices.length) control = choiceControl(field, uid, change);
       else control = sliderControl(field, uid, change);
-      controls.set(field.name, control);
-      box.append(control.node);
+      box.append(add(field, control));
     }
     groups.append(box);
   }
@@ -615,9 +639,7 @@ function show(model, el, link) {
   for (const group of new Set(tables.plan.map((option) => option.group))) {
     const box = make("fieldset", {}, make("legend", {}, group));
     for (const option of tables.plan.filter((o) => o.group === group)) {
-      const control = optionControl(option, uid, change);
-      controls.set(option.name, control);
-      box.append(control.node);
+      box.append(add(option, optionControl(option, uid, change)));
     }
     plan.append(box);
   }
@@ -626,7 +648,7 @@ function show(model, el, link) {
   const alert = make("p", { class: "tm-error", role: "alert", id: `${uid}-error` });
   const headline = make("strong");
   const sentence = make("span");
-  const banner = make("div", { class: "tm-banner" }, headline, sentence);
+  const banner = make("div", { class: "tm-banner", tabindex: "-1" }, headline, sentence);
   const spoken = make("div", { class: "tm-hidden", "aria-live": "polite" });
   const fixes = make("div", { class: "tm-fixes" });
   const undo = button("Undo", () => link.ask("undo"));
@@ -768,7 +790,7 @@ function show(model, el, link) {
     enabled = now;
     for (const node of /** @type {NodeListOf<HTMLButtonElement>} */ (
       root.querySelectorAll("input, select, button, textarea"))) {
-      node.disabled = dead && (node === json || !node.closest(".tm-foot"));
+      node.disabled = dead && node !== explain && (node === json || !node.closest(".tm-foot"));
     }
     for (const name of named ? tables.derived : []) {
       for (const node of controls.get(name)?.node.querySelectorAll("input") ?? []) {
@@ -792,6 +814,18 @@ function show(model, el, link) {
   let shownFixes = "";
   /** @param {Panel} panel */
   function paintFixes(panel) {
+    const held = /** @type {Document} */ (root.getRootNode()).activeElement;
+    const within = fixes.contains(held);
+    fillFixes(panel);
+    if (!within || (held?.isConnected && !held.closest("[hidden]"))) return;
+    // What was pressed is gone: on to what it brought, not to the top of the page.
+    /** @type {HTMLElement[]} */
+    const after = [undo, ...fixes.querySelectorAll("button"), banner];
+    after.find((node) => !node.closest("[hidden]"))?.focus();
+  }
+
+  /** @param {Panel} panel */
+  function fillFixes(panel) {
     const undoable = Number(model.get("_undo"));
     undo.hidden = !undoable;
     fixes.hidden = panel.grade === "fits" && !undoable;

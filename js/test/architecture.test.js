@@ -54,7 +54,7 @@ test("choosing an architecture asks for it; its geometry can't be moved", async 
 test("a parameter count is written short, whole numbers in full", async () => {
   const { box, slider } = await mount(chosen({ model_params_b: 405.853388, hidden_dim: 16384 }));
   expect(box("Parameters (B)").value).toBe("405.9");
-  expect(slider("Parameters (B)").getAttribute("aria-valuetext")).toBe("405.853388");
+  expect(slider("Parameters (B)").getAttribute("aria-valuetext")).toBe("405.853388 billion parameters");
   expect(box("Hidden size").value).toBe("16384");
 });
 

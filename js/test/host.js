@@ -147,7 +147,7 @@ function counted(target) {
 export function openPage() {
   vi.useFakeTimers({ now: 1_700_000_000_000, toFake: ["setTimeout", "clearTimeout",
     "setInterval", "clearInterval", "Date", "requestAnimationFrame", "cancelAnimationFrame"] });
-  const page = { urls: new Map(), revoked: [], width: 800, dark: false, clicks: [] };
+  const page = { urls: new Map(), revoked: [], width: 800, dark: false, forced: false, clicks: [] };
   page.doc = counted(document);
   page.media = { matches: false };
   page.mediaCount = counted(page.media);
@@ -158,6 +158,7 @@ export function openPage() {
   vi.stubGlobal("MutationObserver", page.Mutation);
   vi.stubGlobal("IntersectionObserver", page.Intersection);
   vi.stubGlobal("matchMedia", (query) => {
+    if (query === "(forced-colors: active)") return { matches: page.forced };
     if (query !== "(prefers-color-scheme: dark)") throw new Error(query);
     page.media.matches = page.dark;
     return page.media;
@@ -227,7 +228,7 @@ function view(el, close) {
   return {
     el, root, close,
     slider: (label) => labelled(label, "range"),
-    box: (label) => labelled(label, "text"),
+    box: (label) => root.querySelector(`input[type="text"][aria-label^="${label}"]`),
     select: (label) => root.querySelector(`select[aria-label="${label}"]`),
     radio: (label, text) => [...root.querySelectorAll(`[role=radiogroup][aria-label="${label}"] label`)]
       .find((node) => node.textContent === text).querySelector("input"),

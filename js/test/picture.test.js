@@ -248,6 +248,15 @@ test.each([
   expect(model.last("hello").views[0].theme).toBe(theme);
 });
 
+test.each([[true, "dark"], [false, "light"]])(
+  "forced colours are the system's, whatever the host says", async (systemDark, theme) => {
+    page.forced = true;
+    page.dark = systemDark;
+    body.dataset.jpThemeLight = String(systemDark);
+    const { root } = await mount(new Model(), { live: false });
+    expect(root.dataset.theme).toBe(theme);
+  });
+
 test("a change of theme repaints and asks for another picture", async () => {
   const model = new Model();
   const { root, image } = await mount(model);

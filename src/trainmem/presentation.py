@@ -117,6 +117,7 @@ def tables() -> dict[str, Any]:
                 "name": field.name,
                 "label": field.label,
                 "help": f"{field.help} {field.allowed[0].upper()}{field.allowed[1:]}.",
+                "unit": field.unit.replace("10⁹", "billion"),  # as it is spoken
                 "group": field.group,
                 "choices": [
                     {"value": value, "label": CHOICE_LABELS.get((field.name, value), str(value))}

@@ -179,7 +179,7 @@ class Notebook:
         return (
             self.page.locator(".trainmem")
             .nth(index)
-            .locator(f"input[type=text][aria-label='{label}']")
+            .locator(f"input[type=text][aria-label^='{label}']")
         )
 
     def slider(self, label: str, index: int = 0) -> Any:
@@ -209,7 +209,7 @@ class Notebook:
     def wait_box(self, label: str, value: str, index: int = 0) -> None:
         self.until(
             "([label, value, index]) => document.querySelectorAll('.trainmem')[index]"
-            ".querySelector(`input[type=text][aria-label='${label}']`).value === value",
+            ".querySelector(`input[type=text][aria-label^='${label}']`).value === value",
             [label, value, index],
         )
 

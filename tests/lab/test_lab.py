@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from trainmem import TrainingMemoryWidget
 from trainmem.config import FIELDS
@@ -428,6 +431,23 @@ def test_keyboard_alone_is_enough(open_notebook: Open) -> None:
     notebook.wait_python("w.zero_stage", "2")
     # The notebook's own keys did nothing meanwhile: no cell was added or removed.
     assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_forced_colours_leave_the_sliders_and_the_choice(
+    open_notebook: Open, artifacts: Path, scheme: str
+) -> None:
+    notebook = open_notebook(WIDGET, forced_colors="active", color_scheme=scheme)
+    notebook.run()
+    notebook.widget.screenshot(path=artifacts / f"forced-{scheme}.png")
+    colour = "(node) => getComputedStyle(node).backgroundColor"
+    chosen = notebook.widget.locator(".tm-choice input:checked + span").first.evaluate(colour)
+    other = notebook.widget.locator(".tm-choice input:not(:checked) + span").first.evaluate(colour)
+    assert chosen != other
+    assert notebook.widget.get_attribute("data-theme") == scheme
+    png = notebook.slider("GPUs").screenshot()
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=int)
+    assert np.ptp(pixels) > 60, "the slider is of one colour with the page"
 
 
 def test_two_hundred_events_then_silence(open_notebook: Open) -> None:

@@ -52,7 +52,7 @@ del made, w
 ALL_SHOW = """([count, length]) => {
   const roots = [...document.querySelectorAll('.trainmem')];
   return roots.length === count && roots.every((root) => root.dataset.status === 'live'
-    && root.querySelector('input[type=text][aria-label=Sequence]').value === length);
+    && root.querySelector('input[type=text][aria-label^=Sequence]').value === length);
 }"""
 MOVE_ALL = """() => {
   for (const slider of document.querySelectorAll('.trainmem input[aria-label=Layers]')) {
