@@ -38,6 +38,8 @@ export type Panel = {
   preset: string;
   stack: string;
   plan: Record<string, unknown>;
+  /** Why inputs ("" for the whole) or their choices can't be had. */
+  unavailable: Record<string, Record<string, string>>;
   layout: string;
   detail: [string, string, string][];
   headline: string;

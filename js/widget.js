@@ -285,12 +285,25 @@ function nearest(values, value) {
   return best;
 }
 
-/** Take a typed text as a number where it is one; else Python shall say what is wrong.
- * @param {string} text */
-function typed(text) {
-  const trimmed = text.trim().replace(/(?<=\d)[\u2009\u202f\u00a0 _](?=\d{3}(?!\d))/g, "");
-  const value = Number(trimmed);
-  return trimmed !== "" && Number.isFinite(value) ? value : text;
+const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
+const POWERS = "KMBT";
+
+/** Take a typed text as a number where it is one; else Python shall say what is wrong. Thousands
+ * may be grouped, a comma may be the decimal mark, and k, M, B, T may follow: powers of 1024 for
+ * counts of tokens and widths, as people say them, else of 1000. Parameters are in billions.
+ * @param {string} text @param {string} [name] the field's */
+function typed(text, name = "") {
+  let plain = text.normalize("NFKC").trim().replace(/(?<=\d)[\s_](?=\d{3}(?!\d))/g, "");
+  if (/^[-+]?[1-9]\d{0,2}(,\d{3})+(?!\d)/.test(plain)) plain = plain.replaceAll(",", "");
+  else plain = plain.replace(/^([-+]?\d+),(\d+)(?![\d.])/, "$1.$2");
+  const [, digits, letter] = /^(.*?)\s*([kmbtg]?)$/i.exec(plain) ?? [];
+  if (!NUMBER.test(digits ?? "")) return text;
+  const base = /seq|hidden|chunk/.test(name) ? 1024 : 1000;
+  let power = POWERS.indexOf((letter || " ").toUpperCase().replace("G", "B")) + 1;
+  if (letter && name === "model_params_b") power -= 3;
+  if (letter && name === "gpu_memory_gb") power -= 3;
+  const value = Number(digits) * base ** power;
+  return Number.isFinite(value) ? Number(value.toPrecision(15)) : text;
 }
 
 /** @param {string} text */
@@ -332,7 +345,7 @@ function download(text, name, later) {
  * A control for one field: `node` to show, `set(value)` to paint unless it is in use.
  * @typedef {{node: HTMLElement, set: (value: any, text?: any) => void,
  *   invalid: (bad: boolean) => void}} Control
- * @typedef {(changes: Record<string, unknown>, draft?: boolean) => void} Change
+ * @typedef {(changes: Record<string, unknown>, draft?: boolean, read?: string) => void} Change
  */
 
 /** @param {Named} field @param {string} uid @param {Change} change
@@ -345,13 +358,17 @@ function textbox(field, uid, change) {
     "aria-errormessage": `${uid}-error`,
   });
   let before = ""; // what Python holds, or was asked for
+  let asked = ""; // the text last asked for, which stays if it is refused
+  let wrong = false;
   let editing = false;
   const commit = () => {
     if (!editing) return;
     editing = false;
     if (box.value === before) return;
-    before = box.value;
-    change({ [field.name]: typed(before) });
+    asked = before = box.value;
+    const value = typed(before, field.name);
+    const read = typeof value === "number" && /[,a-z]/i.test(before) && !NUMBER.test(before);
+    change({ [field.name]: value }, false, read ? `Read “${before.trim()}” as ${value}` : "");
   };
   box.addEventListener("focus", () => box.select());
   box.addEventListener("input", () => {
@@ -365,14 +382,19 @@ function textbox(field, uid, change) {
     else if (event.key === "Escape") {
       box.value = before;
       editing = false;
+      if (wrong && asked) change({ [field.name]: typed(before) }); // the good one: no error any more
     }
   });
   return Object.assign(box, {
     put(/** @type {unknown} */ value) {
       before = String(value);
-      if (!editing) assign(box, before);
+      if (!wrong) asked = "";
+      if (!editing && !asked) assign(box, before);
     },
-    invalid: (/** @type {boolean} */ bad) => box.setAttribute("aria-invalid", String(bad)),
+    invalid(/** @type {boolean} */ bad) {
+      wrong = bad;
+      box.setAttribute("aria-invalid", String(bad));
+    },
   });
 }
 
@@ -384,7 +406,7 @@ function sliderControl(field, uid, change) {
     "aria-label": field.label,
   });
   const unit = field.unit && ` ${field.unit}`;
-  const exact = `${field.label}, exact value${unit && ` in${unit}`}`; // two controls, two names
+  const exact = `${field.label}, exact value${unit && " in"}${unit}`; // two controls, two names
   const box = textbox({ ...field, label: exact }, uid, change);
   /** @type {"" | "pointer" | "key"} */
   let active = ""; // what holds it
@@ -396,6 +418,7 @@ function sliderControl(field, uid, change) {
   };
   const ask = (/** @type {boolean} */ draft) => {
     const value = values[Number(slider.value)];
+    box.invalid(false);
     box.put(value);
     show(value);
     sent = draft ? value : null;
@@ -558,7 +581,11 @@ function show(model, el, link) {
   const uid = `tm-${Math.random().toString(36).slice(2)}`;
   const own = new AbortController();
   const { signal } = own;
-  const change = /** @type {Change} */ ((changes, draft) => link.change(changes, draft));
+  let read = ""; // how a typed text was understood
+  const change = /** @type {Change} */ ((changes, draft, how = "") => {
+    read = how;
+    link.change(changes, draft);
+  });
   const button = (/** @type {string} */ text, /** @type {() => void} */ act) => {
     const node = make("button", { type: "button" }, text);
     node.addEventListener("click", act);
@@ -648,6 +675,7 @@ function show(model, el, link) {
   const alert = make("p", { class: "tm-error", role: "alert", id: `${uid}-error` });
   const headline = make("strong");
   const sentence = make("span");
+  const also = make("p", { class: "tm-also", role: "status" });
   const banner = make("div", { class: "tm-banner", tabindex: "-1" }, headline, sentence);
   const spoken = make("div", { class: "tm-hidden", "aria-live": "polite" });
   const fixes = make("div", { class: "tm-fixes" });
@@ -669,7 +697,7 @@ function show(model, el, link) {
   const omits = make("span");
   const offer = button("", () => architecture.select.focus());
   const note = make("p", { class: "tm-note" }, omits, " ", offer);
-  const result = make("div", { class: "tm-result" }, alert, banner, spoken, fixes, cards, figure,
+  const result = make("div", { class: "tm-result" }, alert, also, banner, spoken, fixes, cards, figure,
     time, detail, note, table);
 
   const footer = make("span", { class: "tm-facts" });
@@ -737,12 +765,14 @@ function show(model, el, link) {
       disconnected: "Disconnected: run the cell again" }[status]);
     if (image.hidden) paintMissing(status);
     const error = model.get("error");
+    const told = model.get("_told") ?? {};
     const named = model.get("architecture");
     /** @type {Record<string, unknown>} */
     const options = panel.plan;
     for (const [name, control] of controls) {
       const names = name === "gpu_memory_gb" ? [name, "gpu"] : [name]; // one control for both
-      control.invalid(names.some((n) => error.startsWith(`${n}:`)));
+      const wrong = error !== "" && names.some((n) => told.field === n || error.startsWith(`${n}:`));
+      control.invalid(wrong);
       // An option may share its name with an output; without architecture it has no value.
       const value = planned.has(name) ? options[name] : model.get(name);
       // Exact, but not to be typed in: a parameter count of an architecture is long.
@@ -758,13 +788,17 @@ function show(model, el, link) {
       assign(preset, panel.preset);
       assign(stack, panel.stack);
     }
-    write(alert, `${error} ${model.get("_undrawn") ?? ""}`.trim());
+    plan.hidden = time.hidden = detail.hidden = named === "";
+    placeAlert(error && told.field);
+    write(alert, `${(error && told.error) || error} ${model.get("_undrawn") ?? ""}`.trim());
     alert.hidden = alert.textContent === "";
+    const aside = [read, told.also].filter(Boolean).join(" · ");
+    write(also, error ? "" : aside);
+    also.hidden = also.textContent === "";
     write(headline, panel.headline);
     write(sentence, panel.banner);
     paintFixes(panel);
     paintCards(panel);
-    plan.hidden = time.hidden = detail.hidden = named === "";
     curl.hidden = panel.curl === "";
     write(omits, panel.note.text);
     write(offer, panel.note.offer);
@@ -775,26 +809,45 @@ function show(model, el, link) {
       fill(numbers, panel.table);
       write(footer, panel.footer);
     }
-    enable(dead, named !== "");
+    enable(dead, panel.unavailable);
     paintRemote(dead);
     speak(`${panel.headline}. ${panel.banner}`);
   }
   let everLive = false;
 
+  /** Put the alert where its field is. @param {string} field */
+  function placeAlert(field) {
+    const at = { gpu: controls.get("gpu_memory_gb")?.node, architecture: architecture.node,
+      stack: stack.parentElement }[field] ?? controls.get(field)?.node;
+    const home = at && !at.closest("[hidden]") ? at : result;
+    if (alert.parentElement === home) return;
+    if (home === result) result.prepend(alert);
+    else home.append(alert);
+    if (plan.contains(alert)) plan.open = true;
+  }
+
   let enabled = "";
-  /** Switch the controls on or off, where that or what there is has changed.
-   * @param {boolean} dead @param {boolean} named */
-  function enable(dead, named) {
-    const now = `${dead} ${named} ${shownFixes}`;
+  /** Switch the controls on or off, where that or what there is has changed; say why those that
+   * can't be had can't. @param {boolean} dead @param {Panel["unavailable"]} unavailable */
+  function enable(dead, unavailable) {
+    const now = `${dead} ${JSON.stringify(unavailable)} ${shownFixes}`;
     if (now === enabled) return;
     enabled = now;
     for (const node of /** @type {NodeListOf<HTMLButtonElement>} */ (
       root.querySelectorAll("input, select, button, textarea"))) {
       node.disabled = dead && node !== explain && (node === json || !node.closest(".tm-foot"));
     }
-    for (const name of named ? tables.derived : []) {
-      for (const node of controls.get(name)?.node.querySelectorAll("input") ?? []) {
-        node.disabled = true;
+    for (const { name, help } of tables.fields) {
+      const node = /** @type {Control} */ (controls.get(name)).node;
+      const reasons = unavailable[name] ?? {};
+      const text = [help, ...Object.entries(reasons).map(([value, why]) =>
+        (value ? `${value}: ${why}` : why))].join(" ");
+      write(/** @type {Element} */ (node.querySelector(".tm-help")), text);
+      node.title = reasons[""] ?? help;
+      for (const input of node.querySelectorAll("input")) {
+        const why = reasons[""] ?? (input.type === "radio" ? reasons[input.value] : undefined);
+        if (why !== undefined) input.disabled = true;
+        if (input.type === "radio") input.title = why ?? "";
       }
     }
   }
@@ -988,7 +1041,8 @@ function show(model, el, link) {
     .addEventListener?.("change", measureSoon, { signal });
 
   // -- the model speaks
-  const watched = [...INPUTS, "_panel", "_frame", "_alt", "_undrawn", "_undo", "_remote", "error"].map((n) => `change:${n}`);
+  const watched = [...INPUTS, "_panel", "_frame", "_alt", "_undrawn", "_undo", "_remote", "_told",
+    "error"].map((n) => `change:${n}`);
   for (const event of watched) model.on(event, paint);
   later(paint, WAITING_MS + 1);
   paintNow();

@@ -31,7 +31,9 @@ import trainmem.widget
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.frames import FrameRenderer
 from trainmem.presentation import panel, tables
+from trainmem.request import DERIVED
 from trainmem.simulation import OUTPUT_NAMES, simulate
+from trainmem.transformer import STACKS
 from trainmem.widget import REST_SECONDS, TrainingMemoryWidget, packed_text
 
 JS = Path(__file__).parents[1] / "js"
@@ -845,6 +847,7 @@ def test_bad_values_from_the_browser_send_the_good_state_back(values: dict[str, 
     for kind, content, _ in browser.take():
         if kind == "update":
             back |= content
+    assert back.pop("_told") == widget._told
     assert back == {"error": widget.error, **{name: getattr(widget, name) for name in values}}
 
 
@@ -857,6 +860,7 @@ def test_bad_values_from_the_browser_send_the_good_state_back(values: dict[str, 
         ("min_gpus_to_fit", None),
         ("error", "hacked"),
         ("_panel", {}),
+        ("_told", {}),
         ("_tables", {}),
         ("_undo", 99),
         ("_esm", "alert(1)"),
@@ -1148,6 +1152,128 @@ def test_python_and_curl_repeat_the_request() -> None:
     assert scope["simulation"].config == widget.config
     body = widget._panel["curl"].split("-d '")[1].rstrip("'")
     assert TrainingConfig.from_mapping(json.loads(body)) == widget.config
+
+
+# -- refusals and what comes along, in the words of the screen
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"num_gpus": "many"}, "num_gpus", "GPUs: 'many' is not allowed; must be a whole number"),
+        ({"gpu": "nonsense"}, "gpu", "GPU memory: 'nonsense' is not allowed"),
+        ({"loss_chunk": "x"}, "loss_chunk", "Loss chunk must be an integer from 1 to 1048576"),
+        ({"stack": "x"}, "stack", "Stack: 'x' is not allowed"),
+        ({"num_layers": 3}, "num_layers", "Layers: 3 is not allowed; it is 32, derived from"),
+        ({"num_gpus": 9}, "num_gpus", "GPUs 9 is not a multiple of 8 (Tensor parallel 8"),
+        ({"precision_bits": 8}, "precision_bits", "Precision: 8 is not allowed; must be 16 or 32"),
+    ],
+)
+def test_a_refusal_names_its_field_as_the_screen_does(
+    changes: dict[str, Any], field: str, words: str
+) -> None:
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B", kernels="torchtitan", tp=8)
+    browser = Browser(widget)
+    browser.set(**changes)
+    assert widget._told["field"] == field
+    assert widget._told["error"].startswith(words)
+    assert widget.error  # as Python has it
+    browser.set(num_gpus=16)
+    assert widget._told == {"field": "", "error": "", "also": ""}
+
+
+def test_a_refusal_from_python_finds_its_field_in_the_words() -> None:
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B")
+    for changes, field in (
+        ({"tp": 8}, "tp"),
+        ({"kernels": "torchtitan", "attention": "eager"}, "kernels"),
+        ({"num_gpus": 0}, "num_gpus"),
+    ):
+        with pytest.raises(ConfigError):
+            widget.update(**changes)
+        assert widget._told["field"] == field
+    widget.update(kernels="torchtitan")
+    with pytest.raises(ConfigError, match="kernels 'torchtitan' need attention 'flash'"):
+        widget.update(attention="eager")
+    words = "Kernels “torchtitan, eager” need Attention kernel “flash (SDPA)”, got “eager”"
+    assert widget._told["error"] == words
+
+
+@pytest.mark.parametrize(
+    ("changes", "also"),
+    [
+        ({"tp": 8}, "Kernels → torchtitan, eager"),
+        ({"pp": 16}, "GPUs → 16; Kernels → torchtitan, eager"),
+        ({"checkpointing": "selective"}, "Kernels → torchtitan, eager"),
+        ({"kernels": "liger"}, ""),
+        ({"quantization": "nf4"}, "LoRA rank → 8; Precision → everything in bf16"),
+        ({"optimizer": "adam8bit"}, "ZeRO stage → 0; Precision → bf16 autocast"),
+    ],
+)
+def test_what_a_choice_needs_comes_along_and_is_told(changes: dict[str, Any], also: str) -> None:
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B")
+    browser = Browser(widget)
+    browser.set(**changes)
+    assert widget.error == ""
+    told = f"Also changed: {also}" if also else ""
+    assert widget._told["also"].startswith(told)
+    assert bool(widget._told["also"]) == bool(also)
+    for name, value in changes.items():
+        assert widget._panel["plan"][name] == value
+    assert widget._undo == 1  # one change, whatever came along
+    browser.set(micro_batch=2)
+    assert widget._told["also"] == ""
+
+
+def test_python_is_refused_what_the_screen_brings_along() -> None:
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B")
+    with pytest.raises(ConfigError, match="tp 8 needs kernels"):
+        widget.update(tp=8)
+
+
+@pytest.mark.parametrize("name", [n for n in STACKS if n != "llm.c"])
+@pytest.mark.parametrize("had", [{"attention": "eager"}, {"precision_bits": 32}])
+def test_every_stack_can_be_chosen_and_left_again(name: str, had: dict[str, Any]) -> None:
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B", **had)
+    browser = Browser(widget)
+    before = widget.config, widget.plan
+    browser.set(stack=name)
+    assert (widget.error, widget._panel["stack"]) == ("", name)
+    browser.set(stack="transformers")
+    assert (widget.config, widget.plan) == before
+
+
+def test_an_architecture_brings_16_bits_and_a_shorter_sequence_and_gives_both_back() -> None:
+    widget = TrainingMemoryWidget(precision_bits=8)
+    browser = Browser(widget)
+    before = widget.config
+    browser.set(architecture="GPT-2")
+    assert (widget.precision_bits, widget.seq_length) == (16, 1024)
+    assert widget._told["also"] == "Also changed: Precision → 16; Sequence → 1024"
+    browser.set(architecture="")
+    assert widget.config == before
+
+
+def test_what_cannot_be_had_says_why() -> None:
+    widget = TrainingMemoryWidget(architecture="Llama-3-8B")
+    browser = Browser(widget)
+    assert widget._panel["unavailable"] == {
+        **{name: {"": "Follows from Llama-3-8B"} for name in DERIVED},
+        "precision_bits": {
+            "8": "Precision: 8 is not allowed; must be 16 or 32 with an architecture"
+        },
+    }
+    browser.set(stack="megatron")
+    why = "Megatron-Core has stage 1 alone"
+    assert widget._panel["unavailable"]["zero_stage"] == {"2": why, "3": why}
+    assert widget._panel["unavailable"]["precision_bits"].keys() == {"8", "32"}
+    for name, reasons in widget._panel["unavailable"].items():
+        for value in reasons:
+            if name == "precision_bits":
+                with pytest.raises(ConfigError):
+                    widget.update(**{name: float(value)})
+    browser.set(architecture="")
+    assert widget._panel["unavailable"] == {}
 
 
 # -- the architecture-aware model

@@ -15,6 +15,8 @@ const chosen = ({ panel = {}, ...more } = {}) => {
   Object.assign(model.state._panel, {
     plan: { ...plan, loss_head: "chunked", ...panel.plan }, stack: panel.stack ?? "",
     layout: panel.layout ?? "", preset: panel.preset ?? "",
+    unavailable: { ...Object.fromEntries(model.get("_tables").derived.map((name) =>
+      [name, { "": "Follows from Llama-3-8B" }])), ...panel.unavailable },
     architecture: "Llama-3-8B", grade: "uncertain", curl: "", note: { text: "", offer: "" },
     detail: [["Peak", "74.684 GB", "in the loss"]],
   });
@@ -49,6 +51,53 @@ test("choosing an architecture asks for it; its geometry can't be moved", async 
   expect(other.root.querySelector(".tm-note").hidden).toBe(true);
   expect(other.root.dataset.grade).toBe("uncertain");
   expect(other.root.querySelector(".tm-detail").textContent).toContain("74.684 GB");
+});
+
+test("what can't be had is off, and says why by pointer and by ear", async () => {
+  const reasons = { 2: "Megatron-Core has stage 1 alone", 3: "Megatron-Core has stage 1 alone" };
+  const model = chosen({ zero_stage: 1, panel: { unavailable: { zero_stage: reasons } } });
+  const { root, radio, box } = await mount(model);
+  const help = (node) => root.querySelector(`#${node.getAttribute("aria-describedby")}`).textContent;
+  expect(["0", "1", "2", "3"].map((stage) => radio("ZeRO stage", stage).disabled))
+    .toEqual([false, false, true, true]);
+  expect(radio("ZeRO stage", "2").title).toBe(reasons[2]);
+  expect(help(radio("ZeRO stage", "2").closest("[role]"))).toContain(`2: ${reasons[2]}`);
+  expect(help(box("Layers"))).toContain("Follows from Llama-3-8B");
+  expect(box("Layers").closest("[title]").title).toBe("Follows from Llama-3-8B");
+  const panel = model.get("_panel");
+  model.publish({ _panel: { ...panel, unavailable: {} } });
+  await settle();
+  expect(radio("ZeRO stage", "2").disabled).toBe(false);
+  expect(radio("ZeRO stage", "2").title).toBe("");
+  expect(help(box("Layers"))).not.toContain("Follows");
+});
+
+test("a refusal stands at its field, in the words of the screen", async () => {
+  const said = "Tensor parallel 8 needs more GPUs";
+  const model = chosen({ error: "tp 8 needs", _told: { field: "tp", error: said, also: "" } });
+  const { root, alert } = await mount(model);
+  const tp = root.querySelector("input[id$=-tp]");
+  expect(alert.textContent).toBe(said);
+  expect(alert.parentElement).toBe(tp.parentElement);
+  expect(tp.getAttribute("aria-invalid")).toBe("true");
+  expect(root.querySelector(".tm-plan").open).toBe(true); // nothing is said behind a fold
+  model.publish({ architecture: "", _told: { field: "tp", error: said, also: "" } });
+  await settle();
+  expect(alert.closest("[hidden]")).toBeNull();
+});
+
+test("what a choice brought along is told", async () => {
+  const model = chosen();
+  const { root } = await mount(model);
+  const also = root.querySelector(".tm-also");
+  expect(also.hidden).toBe(true);
+  model.publish({ _told: { field: "", error: "", also: "Also changed: Kernels → torchtitan" } });
+  await settle();
+  expect([also.hidden, also.textContent]).toEqual([false, "Also changed: Kernels → torchtitan"]);
+  expect(also.getAttribute("role")).toBe("status");
+  model.publish({ _told: { field: "", error: "", also: "" } });
+  await settle();
+  expect(also.hidden).toBe(true);
 });
 
 test("a parameter count is written short, whole numbers in full", async () => {

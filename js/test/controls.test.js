@@ -88,9 +88,13 @@ test("what the model says is painted, never saved back", async () => {
 
 test.each([
   ["70.6", 70.6], ["2.5e-3", 0.0025], ["1 000", 1000], ["1 000 000", 1_000_000],
+  ["1,5", 1.5], ["70,6", 70.6], ["0,125", 0.125], ["1,000", 1000], ["1,234,567.5", 1234567.5],
+  ["70B", 70], ["70 b", 70], ["500M", 0.5], ["1.5T", 1500], ["\uff17\uff10\uff0e\uff16", 70.6],
+  [".5", 0.5], ["3.", 3],
   ["1\u202f000", 1000], ["12_500", 12500], [" 64 ", 64], ["-1", -1], ["0", 0],
   // Not numbers: Python shall say what is wrong with the text.
-  ["abc", "abc"], ["", ""], ["1 0000", "1 0000"], ["1 2", "1 2"], ["1,5", "1,5"],
+  ["abc", "abc"], ["", ""], ["1 0000", "1 0000"], ["1 2", "1 2"], ["1,2,3", "1,2,3"],
+  ["0x10", "0x10"], ["0b1", "0b1"], ["1e", "1e"], ["k", "k"], ["1,0000,000", "1,0000,000"],
   ["Infinity", "Infinity"], ["NaN", "NaN"],
 ])("typed %j asks for %j", async (text, value) => {
   const model = new Model();
@@ -102,6 +106,30 @@ test.each([
   expect(model.last("set").draft).toBe(false);
   box("Parameters (B)").blur();
   expect(asked(model)).toHaveLength(1); // Enter commits once
+});
+
+test.each([
+  ["Sequence", "4k", "seq_length", 4096], ["Sequence", "32K", "seq_length", 32768],
+  ["Sequence", "1M", "seq_length", 1048576], ["Hidden size", "8k", "hidden_dim", 8192],
+  ["GPUs", "1k", "num_gpus", 1000], ["GPUs", "1.5k", "num_gpus", 1500],
+  ["Micro-batch", "\uff14", "micro_batch", 4],
+])("in %s, %s is %s = %d, and that is said", async (label, text, name, value) => {
+  const model = new Model({ micro_batch: 2 });
+  const { root, box } = await mount(model);
+  type(box(label), text);
+  press(box(label), "Enter");
+  expect(asked(model)).toEqual([{ [name]: value }]);
+  model.publish({ [name]: value });
+  model.answer(model.last("set").id);
+  await settle();
+  expect(box(label).value).toBe(String(value));
+  const read = /[a-z]/i.test(text) ? `Read “${text}” as ${value}` : "";
+  expect(root.querySelector(".tm-also").textContent).toBe(read);
+  type(box("Layers"), "12"); // plain: nothing to say, and the last no longer holds
+  press(box("Layers"), "Enter");
+  model.publish({ num_layers: 12 });
+  await settle();
+  expect(root.querySelector(".tm-also").textContent).toBe("");
 });
 
 test("blur commits, and an unchanged text asks for nothing", async () => {
@@ -164,7 +192,7 @@ test("every control of the ten inputs leads from its mark to the words", async (
   }
 });
 
-test("a refused value gives way to the good one, with the reason at its control", async () => {
+test("a refused text stays to be mended, with the reason at its control", async () => {
   const model = new Model();
   const { root, box, alert } = await mount(model);
   expect(visible(alert)).toBe(false);
@@ -175,7 +203,7 @@ test("a refused value gives way to the good one, with the reason at its control"
   await settle();
   expect(visible(alert)).toBe(true);
   expect(alert.textContent).toContain("whole number");
-  expect(box("GPUs").value).toBe("8");
+  expect(box("GPUs").value).toBe("many");
   const wrong = () => [...root.querySelectorAll('[aria-invalid="true"]')];
   expect(wrong()).toEqual([box("GPUs")]);
   expect(root.querySelector(`#${box("GPUs").getAttribute("aria-errormessage")}`)).toBe(alert);
@@ -183,7 +211,33 @@ test("a refused value gives way to the good one, with the reason at its control"
   await settle();
   expect(visible(alert)).toBe(false);
   expect(wrong()).toEqual([]);
+  expect(box("GPUs").value).toBe("16");
 });
+
+test("a refused text gives way to Escape, which asks for the good value, and to the slider",
+  async () => {
+    const model = new Model();
+    const { box, slider } = await mount(model);
+    const refuse = async () => {
+      type(box("GPUs"), "0");
+      press(box("GPUs"), "Enter");
+      model.publish({ error: "num_gpus: 0 is not allowed; must be a whole number" });
+      model.answer(model.last("set").id);
+      await settle();
+      expect(box("GPUs").value).toBe("0");
+    };
+    await refuse();
+    press(box("GPUs"), "Escape");
+    expect(box("GPUs").value).toBe("8");
+    expect(model.last("set").changes).toEqual({ num_gpus: 8 });
+    model.publish({ error: "" });
+    model.answer(model.last("set").id);
+    await settle();
+    await refuse();
+    box("GPUs").blur();
+    slide(slider("GPUs"), 10);
+    expect(box("GPUs").value).toBe("11");
+  });
 
 test.each([
   ["zero_stage", "ZeRO stage"], ["gpu", "GPU memory"], ["gpu_memory_gb", "GPU memory"],

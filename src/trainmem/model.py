@@ -47,6 +47,7 @@ from trainmem.transformer.adapter import inputs_of, options_of, plan_of
 
 __all__ = ["TrainingMemory"]
 
+NOTHING: Final[Mapping[str, Any]] = {}
 GPU_LABELS: Final = {gpu.label: gpu for gpu in GPUS}
 
 
@@ -411,16 +412,23 @@ class TrainingMemory(HasTraits):
             "plan": dict(state.options),
         }
 
-    def _change(self, changes: Mapping[str, Any]) -> None:
+    def _change(self, changes: Mapping[str, Any], also: Mapping[str, Any] = NOTHING) -> None:
         with self.refusing():
-            state = self._changed(self._state, {**self._pending(), **changes})
+            state = self._changed(self._state, {**self._pending(), **changes}, also)
         self._apply(state)
 
-    def _changed(self, state: State, changes: Mapping[str, Any]) -> State:
-        """Return the state after some changes, checked as a whole."""
+    def _changed(
+        self, state: State, changes: Mapping[str, Any], also: Mapping[str, Any] = NOTHING
+    ) -> State:
+        """Return the state after some changes, checked as a whole, and what they bring along.
+
+        What a stack or an architecture brought along goes with it.
+        """
         plan = changes.get("plan")
         if isinstance(plan, Plan):  # which says some of the ten inputs too
             changes = {**inputs_of(plan), **changes, "plan": options_of(plan)}
+        if not {"stack", "architecture"} & changes.keys():
+            changes = {**changes, **also}
         options = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
         named = (*OTHERS, "stack", "preset")
         inputs = {n: v for n, v in changes.items() if n not in named and n not in options}
@@ -428,9 +436,9 @@ class TrainingMemory(HasTraits):
         if "preset" in changes:
             state = _preset(state, changes["preset"])
         if "architecture" in changes:
-            state = _switched(state, self.find(changes["architecture"]), inputs)
+            state = _switched(state, self.find(changes["architecture"]), inputs, also)
         if "stack" in changes:
-            state = _stacked(state, changes["stack"])
+            state = _stacked(state, changes["stack"], also)
         if state.architecture is not None:
             for name, value in inputs.items():
                 check_derived(state.architecture, name, value)
@@ -498,7 +506,12 @@ OTHERS: Final = ("gpu", "architecture", "plan")
 """Inputs beside the ten."""
 
 
-def _switched(state: State, architecture: Architecture | None, inputs: Mapping[str, Any]) -> State:
+def _switched(
+    state: State,
+    architecture: Architecture | None,
+    inputs: Mapping[str, Any],
+    also: Mapping[str, Any] = NOTHING,
+) -> State:
     """Return the state under another architecture, or none.
 
     What the last one replaced returns to what it was, unless it was changed since. What the
@@ -512,6 +525,7 @@ def _switched(state: State, architecture: Architecture | None, inputs: Mapping[s
         again = {n: (given, before) for n, (before, given) in state.stacked.items()}
         config = _given_back(config, again)
     given: dict[str, float] = {**derived_inputs(architecture)}
+    given |= {n: value for n, value in also.items() if n in FIELDS}
     if "seq_length" not in inputs:
         given["seq_length"] = clamped(architecture, config.seq_length)
     changed = config.replace(**given)
@@ -526,13 +540,13 @@ def _given_back(config: TrainingConfig, taken: Mapping[str, tuple[Any, Any]]) ->
     return config.replace(**back)
 
 
-def _stacked(state: State, name: object) -> State:
+def _stacked(state: State, name: object, also: Mapping[str, Any]) -> State:
     """Return the state under another training stack.
 
     What the last one changed returns to what it was, unless it was changed since; the options of
     one that came with the plan return to the defaults.
     """
-    given = stack_changes(name)
+    given = {**stack_changes(name), **also}
     if state.architecture is None:
         raise ConfigError("stack", name, "it needs an architecture")
     defaults = {n: option.default for n, option in PLAN_OPTIONS.items()}

@@ -6,6 +6,7 @@ Keeping the sentences here keeps them testable without a browser and the front e
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of
 from trainmem.simulation import GB, Simulation
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option
+from trainmem.transformer.adapter import plan_of
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 
@@ -74,6 +76,7 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "preset": _preset_of(s),
         "stack": stack_of(s.plan) if s.plan is not None else "",
         "plan": {n: getattr(s.plan, n) for n in PLAN_OPTIONS} if s.plan is not None else {},
+        "unavailable": _unavailable(s),
         "layout": layout_words(s.plan) if s.plan is not None else "",
         "note": {"text": "", "offer": ""} if name else {"text": OMITS, "offer": OFFER},
         "detail": _detail(s),
@@ -107,6 +110,93 @@ def _fixes(s: Simulation) -> list[dict[str, Any]]:
         if items:
             groups.append({"offer": offer, "items": items})
     return groups
+
+
+LABELS: Final[Mapping[str, str]] = {
+    **{name: option.label for name, option in OPTIONS.items()},
+    **{name: field.label for name, field in FIELDS.items()},
+    "sharding": FIELDS["zero_stage"].label,
+    "gpu": FIELDS["gpu_memory_gb"].label,
+    "architecture": "Architecture",
+    "stack": "Stack",
+    "preset": "Preset",
+}
+"""What stands on the screen for a name."""
+
+_NAMED: Final = re.compile(
+    r"""
+    (?P<value> '(?P<quoted>[\w.]+)' )
+    | \b (?P<name> {} ) \b (?= : | [ ]'[\w.]+' | [ ]\d | [ ](of|needs?|above|must|is|says|and)\b )
+    | \b (?P<long> [a-z]+(_[a-z]+)+ ) \b
+    """.format("|".join(sorted(LABELS, key=len, reverse=True))),
+    re.X,
+)
+
+
+def in_labels(text: str) -> tuple[str, str]:
+    """Return the field that a refusal is about, and the refusal in the words of the screen."""
+    text = text.removeprefix("plan: ")
+    first = last = ""
+
+    def write(found: re.Match[str]) -> str:
+        nonlocal first, last
+        if found["value"]:
+            labels = _choice_labels(last) or {}
+            for name in OPTIONS if found["quoted"] not in labels else ():
+                labels = labels | _choice_labels(name)
+            label = labels.get(found["quoted"])
+            return f"“{label}”" if label else found[0]
+        name = found["name"] or found["long"]
+        if name not in LABELS:
+            return found[0]
+        first, last = first or name, name
+        return LABELS[name]
+
+    text = _NAMED.sub(write, text)
+    return {"sharding": "zero_stage"}.get(first, first), text[:1].upper() + text[1:]
+
+
+def _choice_labels(name: str) -> dict[str, str]:
+    option = OPTIONS.get(name)
+    return dict(option.choices) if option else {}
+
+
+def also_changed(also: Mapping[str, Any]) -> str:
+    """Return in words what a choice brought along; nothing where that is nothing."""
+
+    def written(name: str, value: Any) -> str:
+        label = CHOICE_LABELS.get((name, value)) if name in FIELDS else None
+        return label or _choice_labels(name).get(value) or grouped(value)
+
+    each = [f"{LABELS[name]} → {written(name, value)}" for name, value in also.items()]
+    return f"Also changed: {'; '.join(each)}" if each else ""
+
+
+def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
+    """Return why inputs, or choices of them, can't be had in the present state; "" stands for all.
+
+    What another option of the plan needs is brought along instead.
+    """
+    architecture, options = s.architecture, getattr(s.model, "options", {})
+    if architecture is None:
+        return {}
+    found = {name: {"": f"Follows from {architecture.name}"} for name in DERIVED}
+    for name in ("precision_bits", "zero_stage", "grad_ckpt"):
+        reasons: dict[str, str] = {}
+        for value in FIELDS[name].choices:
+            try:
+                plan = plan_of(s.config.replace(**{name: value}), options)
+            except ValueError as error:
+                reasons[str(value)] = in_labels(str(error))[1]
+                continue
+            if name == "zero_stage" and plan.sharding.startswith("zero"):
+                has = int(plan.sharding[-1])
+                if has != value:
+                    framework = _choice_labels("framework")[plan.framework]
+                    reasons[str(value)] = f"{framework} has stage {has} alone"
+        if reasons:
+            found[name] = reasons
+    return found
 
 
 def tables() -> dict[str, Any]:

@@ -6,8 +6,9 @@ and a card brings the memory that `torch.cuda` reports for it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import replace
+from collections import deque
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ from trainmem.transformer.adapter import (
 )
 from trainmem.transformer.architecture import MAX_NAME
 from trainmem.transformer.config_json import parse
-from trainmem.transformer.plan import zero_stage
+from trainmem.transformer.plan import gpu_multiple, zero_stage
 from trainmem.transformer.result import longest_length
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "PLAN_OPTIONS",
     "NotCovered",
     "as_changes",
+    "brought_along",
     "card_of",
     "check_derived",
     "check_plan",
@@ -303,10 +305,84 @@ def as_changes(options: Mapping[str, Any]) -> dict[str, Any]:
             changes["precision_bits"] = 32 if value == "fp32" else 16
         elif name == "checkpointing":
             changes["grad_ckpt"] = int(value != "none")
+        elif name in FIELDS:
+            changes[name] = value
         own = PLAN_OPTIONS.get(name)
         if own and (value == own.default or said_by(name, value) is None):
             changes[name] = value
     return changes
+
+
+def brought_along(plan: Plan, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fewest other options that have to change so that those wanted can be had.
+
+    Options that a refusal names are tried first, with values in its order; then any. None where
+    no such change is found.
+    """
+    start = asdict(plan) | dict(wanted)
+    if not _refusal(start):
+        return {}
+    found = _search(start, wanted, anything=False)
+    return found if found is not None else _search(start, wanted, anything=True)
+
+
+MAX_TRIES: Final = 2000
+"""Plans that are tried at most, some 50 µs each."""
+
+
+def _search(
+    start: Mapping[str, Any], wanted: Mapping[str, Any], *, anything: bool
+) -> dict[str, Any] | None:
+    first = _refusal(start)
+    waiting: deque[tuple[dict[str, Any], str]] = deque([({}, first)])
+    seen, tries = {first}, 0
+    while waiting and tries < MAX_TRIES:
+        also, why = waiting.popleft()
+        for name, value in _candidates({**start, **also}, why, anything=anything):
+            if name in wanted or name in also:
+                continue
+            more = {**also, name: value}
+            now, tries = _refusal({**start, **more}), tries + 1
+            if not now:
+                return more
+            if now not in seen:  # another refusal: a step on the way, perhaps
+                seen.add(now)
+                waiting.append((more, now))
+    return None
+
+
+def _refusal(options: Mapping[str, Any]) -> str:
+    try:
+        Plan(**options)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _candidates(
+    options: Mapping[str, Any], why: str, *, anything: bool
+) -> Iterator[tuple[str, Any]]:
+    """Yield other values of the options that a refusal names, as it names them; then of all."""
+    words = why.replace("'", " ' ").replace(",", " ").split()
+    named = [name for name in dict.fromkeys(words) if name in OPTIONS]
+    others = [name for name, option in OPTIONS.items() if option.choices and name not in named]
+    for name in [*named, *(others if anything else ())]:
+        values = [value for value, _ in OPTIONS[name].choices]
+        if name == "num_gpus":
+            multiple = gpu_multiple(options)
+            values = [-(-options[name] // multiple) * multiple]
+        elif name == "accumulation":
+            values = [-(-options[name] // options["pp"]) * options["pp"]]
+        elif name in SMALLEST:
+            values = [SMALLEST[name], OPTIONS[name].default]
+        place = {value: why.find(repr(value)) for value in values}
+        for value in sorted(values, key=lambda v: place[v] if place[v] >= 0 else len(why)):
+            if value != options[name]:
+                yield name, value
+
+
+SMALLEST: Final = {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "ep": 2, "lora_rank": 8}
+"""The usual first step of a number that others may need to be above its default."""
 
 
 def stack_changes(name: object) -> dict[str, Any]:

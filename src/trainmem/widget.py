@@ -35,9 +35,10 @@ from trainmem.figure import describe as figure_in_words
 from trainmem.figure import plot
 from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
-from trainmem.presentation import panel, tables
-from trainmem.request import PLAN_OPTIONS, NotCovered, as_changes, check_plan
+from trainmem.presentation import also_changed, in_labels, panel, tables
+from trainmem.request import PLAN_OPTIONS, NotCovered, as_changes, brought_along, check_plan
 from trainmem.simulation import Simulation, simulate
+from trainmem.transformer import STACKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,7 +109,8 @@ _PIECES: Final = re.compile(
 def packed_text(text: str, *, script: bool) -> str:
     """Return a text of the front end without comments and needless space: all widgets send it.
 
-    A script keeps its lines, at whose ends statements may end without a semicolon.
+    A script keeps its lines, at whose ends statements may end without a semicolon. It has no
+    template within a template.
     """
     if not script:
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
@@ -157,6 +159,9 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _panel = Dict(help="What the front end paints.").tag(sync=True)
     _remote = Dict(help="What the server was asked and said; empty without one.").tag(sync=True)
     _tables = Dict(help="Fields, presets and cards.").tag(sync=True)
+    _told = Dict(help="The field and the words of a refusal; what a choice brought along.").tag(
+        sync=True
+    )
     _alt = Unicode(help="The picture in words.").tag(sync=True)
     _undrawn = Unicode(help="Why a picture is missing; empty where none is.").tag(sync=True)
     _undo = Int(0, help="How many changes can be undone.").tag(sync=True)
@@ -186,6 +191,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._replies = 0
         self._frame_id = 0
         self._renewed = False
+        self._asked: Mapping[str, Any] = {}
+        self._told = {"field": "", "error": "", "also": ""}
         self._draft = self._padded = False
         self._ahead: asyncio.TimerHandle | None = None
         self._publications = 0
@@ -283,6 +290,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     self._frame_id += 1
                     self._panel, self._alt = self._said
                     self._undrawn = ""
+                    if self._told["also"]:
+                        self._told = {**self._told, "also": ""}
                     if self._publications == 1:
                         first = next(frames, None)
                         if first is not None:
@@ -445,18 +454,56 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         changes = message.get("changes")
         if not isinstance(changes, dict):
             raise ConfigError("changes", changes, "must be a mapping of inputs to values")
+        length = self.seq_length
         # A control of the plan may show what one of the ten inputs says.
         planned = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
         changes = {n: v for n, v in changes.items() if n not in planned} | as_changes(planned)
         self._draft = bool(message.get("draft"))
         self._padded = self._draft and message.get("pad") is True
+        self._asked = changes
         with self._undoable(keep_open=self._draft):
             try:
+                also = self._brought_along(changes, planned)
                 with self.refusing():
-                    self._change(changes)
+                    self._change(changes, also)
             finally:
                 self._draft = self._padded = False
+                self._asked = {}
+        cut = {"seq_length": self.seq_length} if "architecture" in changes else {}
+        if cut and cut["seq_length"] < length:
+            also = {**also, **cut}
+        if also:
+            self._told = {**self._told, "also": also_changed(also)}
         self._look_ahead(changes)
+
+    def _brought_along(
+        self, changes: Mapping[str, Any], planned: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return what has to change with what a person chose from a list, so that it can be had.
+
+        Nothing where it can be had as it is, or not at all: then the refusal says why.
+        """
+        plan = self.simulation.plan
+        if changes.get("architecture") and plan is None and self.precision_bits == 8:
+            return {"precision_bits": 16}
+        if plan is None or not (planned or "stack" in changes):
+            return {}
+        stack = STACKS.get(str(changes.get("stack")))
+        if stack is not None:
+            with suppress(ConfigError):
+                self._changed(self._state, changes)
+                return {}
+        wanted = {**(stack.options if stack else {}), **planned}
+        also = as_changes(brought_along(plan, wanted) or {})
+        return {n: v for n, v in also.items() if n not in FIELDS or getattr(self, n) != v}
+
+    @observe("error")
+    def _refused(self, change: Mapping[str, Any]) -> None:
+        """Say at the field, in the words of the screen, what was refused."""
+        field, text = in_labels(change["new"])
+        if len(self._asked) == 1 and text:
+            field = next(iter(self._asked))
+        self._told = {"field": field, "error": text, "also": ""}
 
     def _look_ahead(self, changes: Mapping[str, Any]) -> None:
         """Plan to draw what one step of the same slider would show, once the kernel rests.
