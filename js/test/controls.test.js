@@ -287,7 +287,7 @@ test("focus goes on from a chip or Undo that is gone, never to the page", async 
   await settle();
   const fits = { grade: "fits", fixes: [] };
   const panel = model.get("_panel");
-  button(panel.fixes[0].label).focus();
+  button(panel.fixes[0].items[0].label).focus();
   model.publish({ _panel: { ...panel, ...fits }, _undo: 1 });
   await settle();
   expect(document.activeElement).toBe(button("Undo"));
