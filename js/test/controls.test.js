@@ -293,7 +293,7 @@ test("focus goes on from a chip or Undo that is gone, never to the page", async 
   expect(document.activeElement).toBe(button("Undo"));
   model.publish({ _panel: panel, _undo: 0 });
   await settle();
-  expect(document.activeElement).toBe(button(panel.fixes[0].label));
+  expect(document.activeElement).toBe(button(panel.fixes[0].items[0].label));
   model.publish({ _panel: { ...panel, ...fits } });
   await settle();
   expect(document.activeElement).toBe(root.querySelector(".tm-banner"));
