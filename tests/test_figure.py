@@ -521,7 +521,7 @@ def test_describe_says_the_result():
 
 
 def test_the_budget_of_an_architecture_tells_the_loss_and_gathered_parameters_apart():
-    simulation = simulate(architecture="Llama-3-8B")
+    simulation = simulate(architecture="Llama-3-8B", gpu_memory_gb=80)
     _, panels = drawn(simulation)
     kinds, need = simulation.moment.peak.bytes_by_kind, float(simulation.components.total) / 1e9
     parts = [path.get_extents() for path in panels["budget"].parts.get_paths()]

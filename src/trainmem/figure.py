@@ -154,9 +154,8 @@ def describe(simulation: Simulation) -> str:
     """Return the figure in words, as the text alternative of its image."""
     need, capacity = simulation.components, write_capacity(simulation.gpu_capacity_gb)
     margin = write_gb(abs(simulation.headroom_gb))
-    result = (
-        f"fits, {margin} GB of headroom" if simulation.fits else f"does not fit, {margin} GB short"
-    )
+    grade = {"uncertain": "may not fit"}.get(simulation.grade, simulation.grade)
+    result = f"{grade}, {margin} GB " + ("of headroom" if simulation.fits else "short")
     parts = ", ".join(f"{name} {write_gb(getattr(need, name) / GB)}" for name in COLORS)
     fewest, longest = simulation.min_gpus_to_fit, longest_sequence(simulation)
     gpus = "no GPU count fits" if fewest is None else f"at least {grouped(fewest)} GPUs fit it"

@@ -347,7 +347,11 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
     else:
         fewest, at = grouped(s.min_gpus_to_fit), f"at ZeRO-{s.zero_stage}"
         total = s.at(num_gpus=s.min_gpus_to_fit)
-        each = f"{write_gb(total)} GB each{_not_sure(s.limit('num_gpus'))}"
+        each = f"{write_gb(total)} GB each"
+        limit = s.limit("num_gpus")
+        if limit.grade != "fits":
+            surely = "none" if limit.surely is None else _number(limit.surely)
+            each += f" ({GRADES[limit.grade]}), {surely} fits"
     whole = write_capacity(s.model_states_unsharded_gb)
     return [
         {
@@ -399,16 +403,22 @@ def _table(s: Simulation) -> list[list[str]]:
 
 
 def write_limit(limit: Limit) -> str:
-    """Write a limit, and where it isn't sure to fit the value that is."""
-    return "none" if limit.value is None else grouped(limit.value) + _not_sure(limit)
+    """Write a limit, its grade where that isn't `fits`, and then the value whose grade is."""
+    if limit.value is None:
+        return "none"
+    if limit.grade == "fits":
+        return _number(limit.value)
+    surely = "none" if limit.surely is None else _number(limit.surely)
+    return f"{_number(limit.value)} ({GRADES[limit.grade]}), {surely} fits"
 
 
-def _not_sure(limit: Limit) -> str:
-    """Say that a limit isn't graded `fits`, and what is; "" where it is."""
-    if limit.grade == "fits" or limit.value is None:
-        return ""
-    surely = "none is sure" if limit.surely is None else f"{grouped(limit.surely)} is sure to fit"
-    return f" ({'uncertain' if limit.grade == 'uncertain' else 'too near'}; {surely})"
+GRADES: Final = {"uncertain": "uncertain", "does not fit": "too near"}
+"""Grades of a limit that is one by what PyTorch allocates."""
+
+
+def _number(value: int) -> str:
+    """Write a number so that it stays on one line."""
+    return grouped(value).replace(" ", "\N{NARROW NO-BREAK SPACE}")
 
 
 def _whole(s: Simulation) -> str:
@@ -422,7 +432,7 @@ def _limit_note(name: str, limit: Limit, one: str) -> str:
     """Return a card's note about a limit."""
     if limit.value is None:
         return f"not even one {one} fits"
-    return f"{name} {_together(write_limit(limit))}"
+    return f"{name} {write_limit(limit)}"
 
 
 def _capacity_is(s: Simulation) -> str:
@@ -430,8 +440,3 @@ def _capacity_is(s: Simulation) -> str:
     if getattr(s.model, "usable_gib", None) is None:
         return "capacity"
     return f"{write_capacity(s.gpu_capacity_gb)} GB usable"
-
-
-def _together(text: str) -> str:
-    """Keep a grouped number on one line."""
-    return text.replace(" ", "\N{NARROW NO-BREAK SPACE}")

@@ -114,7 +114,7 @@ def _leaner_states(options: Mapping[str, Any], config: TrainingConfig) -> Iterat
     if framework == "deepspeed" and offload == "none":
         yield Offer("offload", "optimizer", "optimizer states on the CPU")
     if config.zero_stage and offload != "all":
-        yield Offer("offload", "all", "weights, gradients and optimizer states on the CPU")
+        yield Offer("offload", "all", "all states on the CPU")
 
 
 def whole_nodes(count: int | None, multiple: int = 1) -> int | None:

@@ -52,7 +52,11 @@ class Option:
                 number = low - 1
                 if isinstance(value, float) and value.is_integer():
                     number = int(value)
-            if isinstance(value, bool) or not low <= number <= high:
+            boolean = type(value).__name__ in (
+                "bool",
+                "bool_",
+            )  # NumPy's before 2.3 is an index too
+            if boolean or not low <= number <= high:
                 raise ValueError(
                     f"{self.name} must be an integer from {low} to {high}, got {describe(value)}"
                 )
