@@ -189,11 +189,9 @@ def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
             except ValueError as error:
                 reasons[str(value)] = in_labels(str(error))[1]
                 continue
-            if name == "zero_stage" and plan.sharding.startswith("zero"):
-                has = int(plan.sharding[-1])
-                if has != value:
-                    framework = _choice_labels("framework")[plan.framework]
-                    reasons[str(value)] = f"{framework} has stage {has} alone"
+            if name == "zero_stage" and plan.zero_stage not in (0, value):
+                framework = _choice_labels("framework")[plan.framework]
+                reasons[str(value)] = f"{framework} has stage {plan.zero_stage} alone"
         if reasons:
             found[name] = reasons
     return found

@@ -128,7 +128,7 @@ def reduced_bytes(arch: Architecture, plan: Plan) -> float:
             num_layers=arch.num_layers,
             hidden_dim=arch.hidden_dim,
             precision_bits=32 if plan.precision == "fp32" else 16,
-            zero_stage=int(plan.sharding[-1]) if plan.fsdp else 0,
+            zero_stage=plan.zero_stage,
             grad_ckpt=int(plan.checkpointing == "full"),
         ).total
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
     """Yield what cannot be, each with its message."""
-    zero = plan.sharding.startswith("zero")
+    zero = plan.zero_stage > 0
     ranks, fsdp = plan.ranks, plan.fsdp
     yield from _layout_conflicts(plan)
     yield (
@@ -93,7 +93,7 @@ def _stack_conflicts(plan: Plan) -> Iterator[tuple[bool, str]]:
         f"'none', got {plan.sharding!r}",
     )
     yield (
-        plan.framework == "deepspeed" and not plan.sharding.startswith("zero"),
+        plan.framework == "deepspeed" and plan.zero_stage == 0,
         f"framework 'deepspeed' needs sharding 'zero1' to 'zero3', got {plan.sharding!r}",
     )
     for framework, kernels in (("megatron", "transformer_engine"), ("llm.c", "llm.c")):
