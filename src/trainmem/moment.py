@@ -148,8 +148,8 @@ class Moment(Case):
         if not self.fits:
             why += f", {write_bytes(self.need.total - self.capacity)} over capacity"
         elif self.grade != "fits":
-            near = self.need.total >= fits_below("") * self.capacity and self.grade == "uncertain"
-            why += ", too close to capacity to be certain" if near else f", {self.why_not_sure()}"
+            close = "too close to capacity to be certain"
+            why += f", {close if self.grade == 'uncertain' else self.why_not_sure()}"
         frees = self._what_frees()
         if not self.fits and self.min_gpus is None:
             frees += f"; no GPU count fits: {self.why_no_count_fits()}"
@@ -188,7 +188,7 @@ class Moment(Case):
                 f"{write_bytes(card.low_bytes)}"
             )
         if self.need.total < fits_below("") * self.capacity:
-            return f"not certain: {DEEPSPEED_STEP}"
+            return "that is not certain"  # the remarks say why
         return f"with what it reserves and CUDA's own the card may need {low} to {high}"
 
     @cached_property
@@ -198,14 +198,17 @@ class Moment(Case):
 
     @property
     def remarks(self) -> list[str]:
-        """What surprises in the numbers and is right."""
+        """What surprises in the numbers, and what isn't in them."""
+        found = []
         experts, ranks = self.model.architecture.num_experts, self.plan.ranks
         if self.plan.fsdp and ranks > experts > 0:
-            return [
+            found.append(
                 f"FSDP2 pads the {experts} experts of each layer to {grouped(ranks)} ranks, so "
                 "that gathering a layer takes more the more GPUs there are"
-            ]
-        return []
+            )
+        if self.grade == "uncertain" and self.plan.framework == "deepspeed":
+            found.append(DEEPSPEED_STEP)
+        return found
 
     def why_no_count_fits(self) -> str:
         """Return the reason, where `min_gpus` is None."""
