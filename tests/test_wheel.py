@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,17 +13,21 @@ from email import message_from_string
 import pytest
 
 import trainmem
+from trainmem.presentation import PUBLISHED_URL
 
 RUNTIME = {"anywidget", "ipywidgets", "matplotlib", "numpy", "traitlets"}
 EXTRAS = {"remote", "server", "lab", "test", "course", "benchmark", "trace", "dev"}
 
 
-def call(*command, **options):
+UNSET = ("PYTHONPATH", "VIRTUAL_ENV", "TRAINMEM_REPOSITORY")
+
+
+def call(*command, status=0, variables=None, **options):
     """Run a command; its output is shown where it fails."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment = {k: v for k, v in os.environ.items() if k not in UNSET}
     done = subprocess.run(
         [str(part) for part in command],
-        env=environment,
+        env=environment | (variables or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -30,7 +35,7 @@ def call(*command, **options):
         check=False,
         **options,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == status, done.stdout
     return done.stdout
 
 
@@ -56,11 +61,15 @@ def files(wheel):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+def metadata_in(files):
+    (text,) = (data for name, data in files.items() if name.endswith(".dist-info/METADATA"))
+    return message_from_string(text.decode())
+
+
 @pytest.fixture(scope="module")
 def metadata(files):
     """The wheel's metadata."""
-    (text,) = (data for name, data in files.items() if name.endswith(".dist-info/METADATA"))
-    return message_from_string(text.decode())
+    return metadata_in(files)
 
 
 def test_the_front_end_is_inside_as_written(files, root):
@@ -90,6 +99,54 @@ def test_license_and_metadata(files, metadata):
     assert "Framework :: Jupyter" in classifiers
     assert "Framework :: Jupyter :: JupyterLab" in classifiers
     assert "Typing :: Typed" in classifiers
+
+
+def test_only_addresses_that_are_known(metadata):
+    assert metadata.get_all("Project-URL") == [
+        f"Published API, {PUBLISHED_URL.removesuffix('edge/training')}"
+    ]
+
+
+def targets(text):
+    """Return all that the pictures and links of a Markdown text lead to."""
+    return re.findall(r'\b(?:src|srcset|href)="([^"]+)"|\]\(([^)\s]+)\)', text)
+
+
+def test_the_long_description_leads_to_no_file(metadata, root):
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    shown = metadata.get_payload()
+    assert "<picture" in readme
+    assert "<picture" not in shown
+    assert shown.startswith("# trainmem\n")
+    assert not [a or b for a, b in targets(shown) if not (a or b).startswith("https://")]
+    assert "Notebooks: `quickstart`, `exploration`, and" in shown
+    # Nothing else is lost: the longest paragraphs are there as they are.
+    plain = [part for part in readme.split("\n\n") if not targets(part)]
+    assert len(plain) > 20
+    for part in plain:
+        assert part.strip() in shown
+
+
+def test_a_release_leads_to_its_repository(root, tmp_path):
+    where = "https://example.org/someone/trainmem"
+    call(
+        *(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, root),
+        variables={"TRAINMEM_REPOSITORY": f"{where}/"},
+    )
+    (path,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        files = {n: archive.read(n) for n in archive.namelist() if n.endswith("METADATA")}
+    shown = metadata_in(files).get_payload()
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    led = [a or b for a, b in targets(shown)]
+    assert f"{where}/raw/HEAD/notebooks/images/widget-light.png" in led
+    assert f"{where}/raw/HEAD/notebooks/images/widget-dark.png" in led
+    assert f"{where}/blob/HEAD/notebooks/quickstart.ipynb" in led
+    for address in led:
+        assert address.startswith("https://")
+        if address.startswith(where):
+            assert (root / re.sub(rf"{where}/(raw|blob)/HEAD/", "", address)).exists()
+    assert re.sub(rf"{where}/(raw|blob)/HEAD/", "", shown).strip() == readme.strip()
 
 
 def test_five_runtime_dependencies_and_the_extras(metadata):
@@ -149,6 +206,21 @@ def test_the_command_line_works_alone(python, tmp_path):
     assert answer["outputs"]["per_gpu_total_gb"] == 24.858
     call(python, "-m", "trainmem", "plot", "-o", "memory.png", cwd=tmp_path)
     assert (tmp_path / "memory.png").stat().st_size > 10_000
+
+
+def test_it_is_a_command_too(python, tmp_path):
+    command = python.parent / ("trainmem.exe" if os.name == "nt" else "trainmem")
+    answer = json.loads(call(command, "simulate", "--json", cwd=tmp_path))
+    assert answer["outputs"]["per_gpu_total_gb"] == 24.858
+    for called, name in (
+        ([command], "trainmem"),
+        ([python, "-m", "trainmem"], "python -m trainmem"),
+    ):
+        assert call(*called, "--help").startswith(f"usage: {name} [-h]")
+        assert call(*called, "plot", "--help").startswith(f"usage: {name} plot [-h]")
+        said = call(*called, "simulate", "--nonsense", status=2)
+        assert said.endswith(f"see {name} --help\n")
+    assert call(command, "simulate", "--num-gpus", 1, status=1).startswith("✗ Out of memory")
 
 
 @pytest.mark.parametrize(("module", "extra"), [("remote", "remote"), ("server", "server")])

@@ -1,4 +1,4 @@
-"""The command line: ``python -m trainmem simulate``, ``plot`` and ``serve``.
+"""The command line: ``trainmem simulate``, ``plot`` and ``serve``; also ``python -m trainmem``.
 
 Exit status: 0 the step fits, 1 it does not, 2 bad input, 3 no answer (a server that can't be
 reached, an extra that isn't installed).
@@ -34,13 +34,15 @@ EPILOG: Final = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, prog: str = "trainmem") -> int:
     """Run one command and return its exit status.
 
     Parameters
     ----------
     argv : sequence of str, optional
         Arguments; those of the process where omitted.
+    prog : str
+        What it was called as, for help and errors.
 
     Returns
     -------
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # "✓" on a terminal that knows only ASCII
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parser(prog).parse_args(argv)
         run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except ConfigError as error:
@@ -79,9 +81,10 @@ def _stop(error: Exception, status: int) -> int:
     return status
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = "trainmem") -> argparse.ArgumentParser:
     """Return the parser, its request flags made from the table of fields."""
-    top = _Parser(prog="python -m trainmem", description=__doc__.splitlines()[0], epilog=EPILOG)
+    about = "Does a training step fit in GPU memory: answer, draw, or serve the HTTP API."
+    top = _Parser(prog=prog, description=about, epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"trainmem {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
@@ -363,4 +366,4 @@ def _count(value: float | None, unit: str = "") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prog="python -m trainmem"))
