@@ -587,6 +587,10 @@ def test_repr_is_one_line_with_what_differs() -> None:
     text = repr(TrainingMemory(**OTHER))
     assert "\n" not in text
     assert "does not fit: model_params_b=70.6, num_gpus=64" in text
+    for length, grade in ((4096, "fits"), (7500, "uncertain"), (8192, "does not fit")):
+        memory = TrainingMemory(architecture="Llama-3-8B", seq_length=length)
+        assert memory.grade == grade
+        assert f" GB {grade}: architecture='Llama-3-8B'" in repr(memory)
 
 
 def test_works_without_browser_libraries() -> None:

@@ -200,6 +200,16 @@ def test_unknown_keywords_are_type_errors() -> None:
         TrainingMemoryWidget(zero_stage=4)
 
 
+def test_takes_what_any_widget_takes() -> None:
+    widget = TrainingMemoryWidget(tooltip="How much it needs", tabbable=True, num_gpus=64)
+    assert (widget.tooltip, widget.tabbable, widget.num_gpus) == ("How much it needs", True, 64)
+    state = widget.comm.opening["data"]["state"]  # which no view is without
+    assert (state["tooltip"], state["tabbable"]) == ("How much it needs", True)
+    assert TrainingMemoryWidget(tooltip=None, layout=None).tooltip is None
+    with pytest.raises(traitlets.TraitError, match="'tooltip' trait"):
+        TrainingMemoryWidget(tooltip=3)  # type: ignore[arg-type]
+
+
 def test_takes_a_layout() -> None:
     assert TrainingMemoryWidget(layout={"width": "50%"}).layout.width == "50%"
     layout = ipywidgets.Layout(height="10px")

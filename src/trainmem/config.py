@@ -6,11 +6,12 @@ the widget's traits and sliders, the HTTP schema, the command line and the docs 
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, SupportsIndex, TypedDict, TypeVar
 
 __all__ = [
     "FIELDS",
@@ -19,12 +20,17 @@ __all__ = [
     "ConfigError",
     "Field",
     "Gpu",
+    "Inputs",
     "Preset",
     "TrainingConfig",
     "preset",
 ]
 
 Number = int | float
+Given = float | SupportsIndex
+"""What a number may be given as: an int, a float, or a scalar of NumPy."""
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ConfigError(ValueError):
@@ -348,11 +354,56 @@ class TrainingConfig:
         return {name: getattr(self, name) for name in FIELDS}
 
 
-def check_names(names: Iterable[object]) -> None:
-    """Raise `ConfigError` for the first name that isn't one of the ten fields."""
+class Inputs(TypedDict, total=False):
+    """The ten inputs as keywords, for type checkers; `FIELDS` says what each accepts."""
+
+    model_params_b: Given
+    num_gpus: Given
+    gpu_memory_gb: Given
+    micro_batch: Given
+    seq_length: Given
+    num_layers: Given
+    hidden_dim: Given
+    precision_bits: Given
+    zero_stage: Given
+    grad_ckpt: Given
+
+
+def takes(keywords: type) -> Callable[[F], F]:
+    """Show the keywords of a `TypedDict` in the signature of a function that takes them as ``**``.
+
+    Type checkers read ``Unpack``; notebooks complete, and `help` shows, what the signature names.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        *own, _rest = signature.parameters.values()
+        more = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=...,
+                annotation=getattr(kind, "__forward_arg__", kind),
+            )
+            for name, kind in keywords.__annotations__.items()
+        ]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *more]
+        )
+        return function
+
+    return decorate
+
+
+def check_names(names: Iterable[object], others: Iterable[str] = ()) -> None:
+    """Raise `ConfigError` for the first name that isn't one of the ten fields.
+
+    `others` are what else is accepted where the names were given, for the message.
+    """
     for name in names:
         if name not in FIELDS:
-            allowed = f"must be one of {', '.join(FIELDS)}{nearest(name, FIELDS)}"
+            known = (*FIELDS, *others)
+            allowed = f"must be one of {', '.join(known)}{nearest(name, known)}"
             raise ConfigError("unknown field", name, allowed)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from traitlets import Bool, Dict, Float, HasTraits, Instance, Int, TraitType, Unicode, observe
 
@@ -24,12 +24,14 @@ from trainmem.config import (
     check_names,
     describe,
     in_words,
+    takes,
 )
 from trainmem.limits import MemoryModel
 from trainmem.reduced import REDUCED
 from trainmem.request import (
     DERIVED,
     PLAN_OPTIONS,
+    AllInputs,
     card_of,
     check_derived,
     check_plan,
@@ -93,6 +95,13 @@ class State:
         card = GPU_LABELS.get(self.gpu)
         usable = card.usable_gib if card else None
         return TransformerModel(self.architecture, self.options, usable, self.gpu)
+
+
+class Changes(AllInputs, total=False):
+    """What `update` takes: the inputs, and names that stand for several."""
+
+    stack: str
+    preset: str
 
 
 class Guarded(TraitType[Any, Any]):
@@ -245,7 +254,8 @@ class TrainingMemory(HasTraits):
         sync=True
     )
 
-    def __init__(self, config: TrainingConfig | None = None, **inputs: Any) -> None:
+    @takes(AllInputs)
+    def __init__(self, config: TrainingConfig | None = None, **inputs: Unpack[AllInputs]) -> None:
         self._lock = threading.RLock()
         self._opened: Architecture | None = None
         # First, so that a widget opens with its first answer.
@@ -256,12 +266,17 @@ class TrainingMemory(HasTraits):
         with self._lock:
             return _restored, (type(self), self._state, self._opened)
 
-    def _starting_point(self, config: TrainingConfig | None, inputs: dict[str, Any]) -> State:
+    @classmethod
+    def _keywords(cls) -> tuple[str, ...]:
+        """Return what the constructor takes, the ten inputs apart."""
+        return ("config", *OTHERS, *PLAN_OPTIONS)
+
+    def _starting_point(self, config: TrainingConfig | None, inputs: Mapping[str, Any]) -> State:
         """Return the state that the constructor's keywords ask for."""
         for name in inputs:
             if name not in OTHERS and name not in PLAN_OPTIONS:
                 try:
-                    check_names([name])
+                    check_names([name], self._keywords())
                 except ConfigError as error:
                     raise TypeError(
                         f"{type(self).__name__}() got an unexpected keyword argument "
@@ -299,7 +314,8 @@ class TrainingMemory(HasTraits):
         """The memory model that answers."""
         return self._state.model
 
-    def update(self, /, **changes: Any) -> None:
+    @takes(Changes)
+    def update(self, /, **changes: Unpack[Changes]) -> None:
         """Change several inputs at once: all or none, computed once.
 
         Parameters
@@ -432,7 +448,7 @@ class TrainingMemory(HasTraits):
         options = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
         named = (*OTHERS, "stack", "preset")
         inputs = {n: v for n, v in changes.items() if n not in named and n not in options}
-        check_names(inputs)
+        check_names(inputs, (*named, *PLAN_OPTIONS))
         if "preset" in changes:
             state = _preset(state, changes["preset"])
         if "architecture" in changes:

@@ -18,7 +18,7 @@ import weakref
 from concurrent.futures import Future
 from http import HTTPStatus
 from importlib.util import find_spec
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 from urllib.request import getproxies
 
 try:
@@ -39,7 +39,7 @@ from trainmem.answer import (
     compare,
     decode,
 )
-from trainmem.config import TrainingConfig, describe
+from trainmem.config import Inputs, TrainingConfig, describe, takes
 from trainmem.simulation import Simulation, resolve, simulate
 from trainmem.wire import PATH, is_loopback, parse
 
@@ -146,7 +146,10 @@ class AsyncClient:
         """One line: where requests go."""
         return f"<{type(self).__name__} {self.url}>"
 
-    async def simulate(self, config: TrainingConfig | None = None, **changes: object) -> Simulation:
+    @takes(Inputs)
+    async def simulate(
+        self, config: TrainingConfig | None = None, **changes: Unpack[Inputs]
+    ) -> Simulation:
         """Return the server's answer to a request; arguments as of `trainmem.simulate`.
 
         Raises
@@ -173,7 +176,10 @@ class AsyncClient:
             problem = f"{self.host} gave no complete answer within {self.timeout:g} s"
             raise TimedOut(problem) from None
 
-    async def compare(self, config: TrainingConfig | None = None, **changes: object) -> Comparison:
+    @takes(Inputs)
+    async def compare(
+        self, config: TrainingConfig | None = None, **changes: Unpack[Inputs]
+    ) -> Comparison:
         """Run the request here (reduced-order model) and there, and list what differs.
 
         Raises as `simulate`.
@@ -273,7 +279,10 @@ class Client:
         """One line: where requests go."""
         return f"<{type(self).__name__} {self.url}>"
 
-    def submit(self, config: TrainingConfig | None = None, **changes: object) -> Future[Simulation]:
+    @takes(Inputs)
+    def submit(
+        self, config: TrainingConfig | None = None, **changes: Unpack[Inputs]
+    ) -> Future[Simulation]:
         """Ask without waiting: return a future of what `simulate` returns or raises.
 
         Cancelling it drops the connection. Its callbacks run in the client's thread.
@@ -294,7 +303,10 @@ class Client:
             assert self._loop is not None  # noqa: S101
             return asyncio.run_coroutine_threadsafe(self._twin.simulate(config), self._loop)
 
-    def simulate(self, config: TrainingConfig | None = None, **changes: object) -> Simulation:
+    @takes(Inputs)
+    def simulate(
+        self, config: TrainingConfig | None = None, **changes: Unpack[Inputs]
+    ) -> Simulation:
         """Return the server's answer to a request; see `AsyncClient.simulate`."""
         future = self.submit(config, **changes)
         try:
@@ -302,7 +314,10 @@ class Client:
         finally:
             future.cancel()  # of use only where the wait was interrupted
 
-    def compare(self, config: TrainingConfig | None = None, **changes: object) -> Comparison:
+    @takes(Inputs)
+    def compare(
+        self, config: TrainingConfig | None = None, **changes: Unpack[Inputs]
+    ) -> Comparison:
         """Run the request here and there, and list what differs; see `AsyncClient.compare`."""
         config = resolve(config, changes)
         return compare(simulate(config), self.simulate(config))

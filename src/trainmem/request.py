@@ -10,14 +10,16 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, replace
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from trainmem.config import (
     FIELDS,
     GPUS,
     PRESETS,
     ConfigError,
+    Given,
     Gpu,
+    Inputs,
     TrainingConfig,
     check_names,
     describe,
@@ -42,7 +44,9 @@ from trainmem.transformer.result import longest_length
 __all__ = [
     "DERIVED",
     "PLAN_OPTIONS",
+    "AllInputs",
     "NotCovered",
+    "PlanOptions",
     "as_changes",
     "brought_along",
     "card_of",
@@ -75,6 +79,45 @@ PLAN_OPTIONS: Final[Mapping[str, Option]] = {
     if len(_own_choices(option)) > 1 or name not in SHARED
 }
 """The options of a plan that the ten inputs don't say, with the choices that they don't."""
+
+
+class PlanOptions(TypedDict, total=False):
+    """The same options as keywords, for type checkers; `OPTIONS` says what each accepts."""
+
+    precision: str
+    optimizer: str
+    attention: str
+    loss_head: str
+    loss_chunk: Given
+    checkpointing: str
+    accumulation: Given
+    no_sync: bool
+    keep_gradients: bool
+    wrapping: str
+    reduce_dtype: str
+    dropout: bool
+    varying_lengths: bool
+    framework: str
+    kernels: str
+    tp: Given
+    sequence_parallel: bool
+    pp: Given
+    vpp: Given
+    cp: Given
+    ep: Given
+    expert_load: Given
+    lora_rank: Given
+    lora_targets: str
+    quantization: str
+    offload: str
+
+
+class AllInputs(Inputs, PlanOptions, total=False):
+    """All that an answer depends on, as keywords."""
+
+    gpu: str
+    architecture: Architecture | str
+    plan: Plan | Mapping[str, Any]
 
 
 DERIVED: Final = ("model_params_b", "num_layers", "hidden_dim")

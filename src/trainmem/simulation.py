@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.config import GPUS, ConfigError, TrainingConfig
+from trainmem.config import GPUS, ConfigError, Inputs, TrainingConfig, check_names, takes
 from trainmem.fixes import Fix, Offer, best, offers
 from trainmem.limits import Limit, MemoryModel, grade_of, limit, smallest_num_gpus
 from trainmem.reduced import REDUCED, Components
@@ -423,6 +423,11 @@ class Simulation(Outputs):
         return plot_timeline(self, theme=theme, size=size)
 
 
+KEYWORDS: Final = ("config", "model", "architecture", "plan", "gpu")
+"""What `simulate` takes beside the ten inputs."""
+
+
+@takes(Inputs)
 def simulate(
     config: TrainingConfig | None = None,
     *,
@@ -430,7 +435,7 @@ def simulate(
     architecture: Architecture | str | None = None,
     plan: Plan | Mapping[str, Any] | None = None,
     gpu: str | None = None,
-    **changes: object,
+    **changes: Unpack[Inputs],
 ) -> Simulation:
     """Simulate one training step; with no arguments, the published reference request.
 
@@ -470,6 +475,7 @@ def simulate(
         given.
     """
     start = time.perf_counter()
+    check_names(changes, KEYWORDS)
     if architecture is not None or plan is not None or gpu is not None:
         if model is not REDUCED:
             raise TypeError("give a model, or an architecture with plan and card, but not both")

@@ -23,20 +23,27 @@ from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack
 
 import anywidget
 from IPython.core.getipython import get_ipython
 from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.asking import Asking, Server
-from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig, in_words, once
+from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig, in_words, once, takes
 from trainmem.figure import describe as figure_in_words
 from trainmem.figure import plot
 from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import also_changed, in_labels, panel, tables
-from trainmem.request import PLAN_OPTIONS, NotCovered, as_changes, brought_along, check_plan
+from trainmem.request import (
+    PLAN_OPTIONS,
+    AllInputs,
+    NotCovered,
+    as_changes,
+    brought_along,
+    check_plan,
+)
 from trainmem.simulation import Simulation, simulate
 from trainmem.transformer import STACKS
 
@@ -129,6 +136,19 @@ def packed_text(text: str, *, script: bool) -> str:
     return _PIECES.sub(close, text)
 
 
+class WidgetInputs(AllInputs, total=False):
+    """What the widget takes: the inputs, and what every widget of ipywidgets does."""
+
+    layout: Any
+    tooltip: str | None
+    tabbable: bool | None
+
+
+OF_ANY_WIDGET: Final = tuple(
+    n for n in WidgetInputs.__annotations__ if n not in AllInputs.__annotations__
+)
+
+
 class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     """A live view of one training step: controls, verdict, numbers and the three panels.
 
@@ -138,10 +158,10 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         Starting point, to which Reset returns.
     remote : trainmem.Client, optional
         A server to run the same request on: adds a button that asks it and compares.
-    layout : ipywidgets.Layout or dict, optional
-        As for every ipywidgets widget.
     **inputs
-        Inputs that replace those of `config`, and `gpu`.
+        As for `TrainingMemory`: inputs that replace those of `config`, `gpu`, `architecture`,
+        `plan`, and options of the plan by name. And as for every widget of ipywidgets:
+        `layout`, `tooltip`, `tabbable`.
 
     Raises
     ------
@@ -176,14 +196,16 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     _css = _front_end("widget.css")
     _by_trait = False
 
+    @takes(WidgetInputs)
     def __init__(
-        self, config: TrainingConfig | None = None, *, remote: Server | None = None, **inputs: Any
+        self,
+        config: TrainingConfig | None = None,
+        *,
+        remote: Server | None = None,
+        **inputs: Unpack[WidgetInputs],
     ) -> None:
-        layout = inputs.pop("layout", None)
         self._asking: Asking | None = None
-        self._own_layout = not isinstance(layout, HasTraits)
-        if layout is not None:
-            self.set_trait("layout", layout)
+        self._own_layout = not isinstance(inputs.get("layout"), HasTraits)
         self._renderer = FrameRenderer()
         self._said: tuple[dict[str, Any], str] = ({}, "")
         self._clients: dict[str, tuple[float, dict[str, View]]] = {}
@@ -200,11 +222,24 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         self._before: State | None = None
         self._history: list[State] = []
         self._tables = tables()
-        super().__init__(config, **inputs)
+        super().__init__(config, **inputs)  # type: ignore[misc]  # some are of any widget
         self._start = self._state
         if remote is not None:
             self._asking = Asking(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
+
+    @classmethod
+    def _keywords(cls) -> tuple[str, ...]:
+        return (*super()._keywords(), "remote", *OF_ANY_WIDGET)
+
+    def _starting_point(self, config: TrainingConfig | None, inputs: Mapping[str, Any]) -> State:
+        """Set what any widget takes, before this one opens, and return the state to start from."""
+        ours = dict(inputs)
+        for name in OF_ANY_WIDGET:
+            value = ours.pop(name, None)
+            if value is not None:
+                self.set_trait(name, value)
+        return super()._starting_point(config, ours)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
