@@ -300,8 +300,7 @@ class TrainingMemory(HasTraits):
         if self.architecture:
             given.insert(0, f"architecture={self.architecture!r}")
             given += [f"{name}={value!r}" for name, value in self.plan.items()]
-        mark = {"uncertain": "may not fit"}.get(self.grade, self.grade)
-        result = f"{self.per_gpu_total_gb:.1f} / {self.gpu_capacity_gb:g} GB {mark}"
+        result = f"{self.per_gpu_total_gb:.1f} / {self.gpu_capacity_gb:g} GB {self.grade}"
         return f"<{type(self).__name__} {result}{': ' if given else ''}{', '.join(given)}>"
 
     @property

@@ -96,6 +96,7 @@ class PlanOptions(TypedDict, total=False):
     wrapping: str
     reduce_dtype: str
     dropout: bool
+    use_cache: bool
     varying_lengths: bool
     framework: str
     kernels: str
