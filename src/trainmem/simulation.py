@@ -154,7 +154,8 @@ class Simulation(Outputs):
     def __repr__(self) -> str:
         """One line: the result and the request that gave it."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.config.to_dict().items())
-        return f"<Simulation {self.per_gpu_total_gb} / {self.gpu_capacity_gb:g} GB {self.grade}: {given}>"
+        result = f"{self.per_gpu_total_gb} / {self.gpu_capacity_gb:g} GB {self.grade}"
+        return f"<Simulation {result}: {given}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the API answer: the published keys, types and order.
