@@ -42,6 +42,8 @@ function connect(model, signal) {
   let byTrait = false;
   let closed = false;
   let hadKernel = false; // whether the host has shown one
+  let untold = false; // whether something was asked for that `tell` has to follow
+  let replied = false; // whether a reply by trait is to be read
   /** @type {Record<string, unknown>[]} */
   let outbox = [];
   /** @type {Status} */
@@ -85,6 +87,7 @@ function connect(model, signal) {
     next = null;
     const now = Date.now();
     flying.set(++number, { since: now, fields: Object.keys(changes) });
+    untold ||= !draft;
     // In close succession TCP would hold small answers back; see `PADDING` in widget.py.
     const pad = now - heard < CLOSE_MS && LOOPBACK.test(globalThis.location?.hostname ?? "");
     post({ kind: "set", client, id: number, changes, draft, ...(pad && { pad }) });
@@ -178,10 +181,29 @@ function connect(model, signal) {
     landing = 0;
     for (const id of flying.keys()) if (id <= landed) flying.delete(id);
     pump();
+    if (untold && !next && !flying.size) tell();
     for (const view of views) view.paint();
   }
 
-  const onReply = () => receive(model.get("_reply"), [model.get("_frame")]);
+  /** Save a trait once all is answered: marimo runs the cells that read the widget after that
+   * alone. Hosts that show a kernel have no such cells, and a request by trait is one already. */
+  function tell() {
+    untold = false;
+    if (byTrait || hadKernel || kernel()) return;
+    model.set("_request", { client, messages: [], told: number });
+    model.save_changes();
+  }
+
+  /** Read a reply with the picture that came along: hosts may set one trait after the other, in
+   * any order, so wait until all of the update are there. */
+  const onReply = () => {
+    if (replied) return;
+    replied = true;
+    queueMicrotask(() => {
+      replied = false;
+      if (!closed) receive(model.get("_reply"), [model.get("_frame")]);
+    });
+  };
   const onLive = () => {
     heard = 0;
     hello = 0;
@@ -209,7 +231,10 @@ function connect(model, signal) {
      * @param {Record<string, unknown>} [more] */
     ask(kind, more = {}) {
       pump(true);
-      post({ ...more, kind });
+      if (!["undo", "reset", "open"].includes(kind)) return post({ ...more, kind });
+      untold = true;
+      flying.set(++number, { since: Date.now(), fields: [] });
+      post({ ...more, kind, client, id: number });
     },
     status: () => status,
     /** Whether a change is on its way. */
@@ -726,6 +751,7 @@ function show(model, el, link) {
   el.append(root);
   el.style.flexGrow ||= "1"; // in an HBox it takes what room there is
   el.style.minWidth ||= "0";
+  el.style.minHeight ||= "max-content"; // as high as it is where a host would have 400 px
   root.addEventListener("keydown", (event) => {
     const undoes = (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey &&
       event.key.toLowerCase() === "z";

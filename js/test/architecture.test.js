@@ -144,7 +144,7 @@ test("a pasted config.json is sent as text", async () => {
   expect(area.parentElement.hidden).toBe(false);
   area.value = '{"model_type": "llama"}';
   fire(area, "change");
-  expect(model.of("open")).toEqual([{ kind: "open", config: '{"model_type": "llama"}' }]);
+  expect(model.of("open")).toMatchObject([{ kind: "open", config: '{"model_type": "llama"}' }]);
   expect(area.parentElement.hidden).toBe(true);
 });
 

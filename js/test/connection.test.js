@@ -333,6 +333,28 @@ test.each([
   expect(root.dataset.status).toBe("live");
 });
 
+test.each([[undefined, 1], [{ status: "idle", connectionStatus: "connected" }, 0]])(
+  "a trait is saved once a change has come to rest, where no kernel is shown: %o", async (kernel, saved) => {
+    const model = new Model({}, kernel ?? null);
+    const { slider, button } = await mount(model);
+    slider("GPUs").dispatchEvent(new Event("pointerdown"));
+    slide(slider("GPUs"), 3);
+    model.answer(model.last("set").id);
+    await settle();
+    expect(model.saves).toBe(0); // not while dragging
+    slider("GPUs").dispatchEvent(new Event("pointerup"));
+    await settle();
+    expect(model.saves).toBe(0); // nor before Python has it
+    model.answer(model.last("set").id);
+    await settle();
+    expect(model.saves).toBe(saved);
+    if (saved) expect(model.get("_request")).toMatchObject({ messages: [] });
+    button("Reset").click();
+    model.answer(model.last("reset").id);
+    await settle();
+    expect(model.saves).toBe(2 * saved);
+  });
+
 // -- the way by trait
 
 test("a host whose messages are never answered is asked through the trait", async () => {

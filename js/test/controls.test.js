@@ -567,7 +567,7 @@ test("undo and reset ask Python", async () => {
   expect(visible(button("Undo"))).toBe(true);
   button("Undo").click();
   button("Reset").click();
-  expect(model.sent.slice(-2)).toEqual([{ kind: "undo" }, { kind: "reset" }]);
+  expect(model.sent.slice(-2)).toMatchObject([{ kind: "undo" }, { kind: "reset" }]);
 });
 
 // -- copy and download

@@ -39,6 +39,18 @@ test("a frame comes with the numbers, in one update", async () => {
   expect(image.dataset.frame).toBe("5");
 });
 
+test("a host that sets one trait after the other shows the picture of the new numbers", async () => {
+  const model = new Model();
+  const { image } = await mount(model);
+  model.publish({ _frame: png(4), _reply: { ...frame(4), n: 1 } });
+  await settle();
+  model.publish({ _reply: { ...frame(5), n: 2 } }); // as marimo does, in any order
+  model.publish({ _frame: png(5) });
+  await settle();
+  expect(image.dataset.frame).toBe("5");
+  expect(bytes(image)).toEqual([5, 2, 3]);
+});
+
 test("padding is left out, and a size that lies harms nothing", async () => {
   const model = new Model();
   const { image } = await mount(model);

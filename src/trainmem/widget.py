@@ -414,8 +414,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
     @observe("_request")
     def _requested(self, change: Mapping[str, Any]) -> None:
         client, messages = change["new"].get("client"), change["new"].get("messages")
-        if not isinstance(client, str) or not isinstance(messages, list):
-            return
+        if not isinstance(client, str) or not isinstance(messages, list) or not messages:
+            return  # without a message it only tells marimo to run cells anew
         self._by_trait = True
         for message in messages:
             stamp = message.get("stamp") if isinstance(message, dict) else None
