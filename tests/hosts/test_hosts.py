@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (scripts for the browser)
 """The widget in one host after another, dragged for real; `.ci/hosts` makes them and runs this."""
 
 from __future__ import annotations
@@ -129,8 +130,10 @@ HOSTS = {
     "marimo": Host(
         "app.py",
         MARIMO,
-        ("marimo", "run", "app.py", "--headless", "--no-token")
-        + ("--host", "127.0.0.1", "--port", "{port}"),
+        (
+            *("marimo", "run", "app.py", "--headless", "--no-token"),
+            *("--host", "127.0.0.1", "--port", "{port}"),
+        ),
         reactive=True,
     ),
     "shiny": Host("app.py", SHINY, ("shiny", "run", "app.py", "--port", "{port}"), reactive=True),
