@@ -499,7 +499,7 @@ def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> N
     choose.select_option("Llama-3-8B")
     notebook.wait_card("Per GPU", "44.6")
     assert notebook.slider("Layers").is_disabled()
-    notebook.box("Sequence").fill("8192")
+    notebook.box("Sequence").fill("7500")
     notebook.box("Sequence").press("Enter")
     notebook.until("() => document.querySelector('.trainmem').dataset.grade === 'uncertain'")
     for summary in notebook.widget.locator("summary").all():
@@ -517,7 +517,7 @@ def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> N
     notebook.widget.locator("[role=alert]").wait_for(state="visible")
     assert "model_type" in notebook.widget.locator("[role=alert]").inner_text()
     choose.select_option("")
-    notebook.wait_card("Per GPU", "33.7")  # the shared inputs stay: 8192 tokens
+    notebook.wait_card("Per GPU", "32.2")  # the shared inputs stay: 7500 tokens
     assert notebook.slider("Layers").is_enabled()
     assert notebook.errors == []
 
