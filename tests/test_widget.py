@@ -686,7 +686,8 @@ def test_a_refused_set_shows_why_and_keeps_the_last_state(changes: Any) -> None:
     assert (widget.config, widget.gpu, widget.fits) == before
     assert "is not allowed; must be " in widget.error
     arrived = browser.take()
-    assert {"error": widget.error} in [content for kind, content, _ in arrived if kind == "update"]
+    updates = [content for kind, content, _ in arrived if kind == "update"]
+    assert {"error": widget.error, "_told": widget._told} in updates  # never one without the other
     assert answers(arrived) == [1]
     assert widget._undo == 0
     browser.set(num_gpus=32)

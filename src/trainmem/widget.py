@@ -532,13 +532,21 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         also = as_changes(brought_along(plan, wanted) or {})
         return {n: v for n, v in also.items() if n not in FIELDS or getattr(self, n) != v}
 
-    @observe("error")
     def _refused(self, change: Mapping[str, Any]) -> None:
         """Say at the field, in the words of the screen, what was refused."""
         field, text = in_labels(change["new"])
         if len(self._asked) == 1 and text:
             field = next(iter(self._asked))
         self._told = {"field": field, "error": text, "also": ""}
+
+    def notify_change(self, change: Any) -> None:
+        """Send a refusal and its words on the screen in one message: alone each would be wrong."""
+        if change["name"] != "error":
+            super().notify_change(change)
+            return
+        with self.hold_sync():
+            self._refused(change)
+            super().notify_change(change)
 
     def _look_ahead(self, changes: Mapping[str, Any]) -> None:
         """Plan to draw what one step of the same slider would show, once the kernel rests.
