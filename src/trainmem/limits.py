@@ -15,7 +15,16 @@ from typing import Any, Literal, Protocol
 from trainmem.config import FIELDS, TrainingConfig
 from trainmem.reduced import Components
 
-__all__ = ["Limit", "MemoryModel", "grade_of", "largest_that_fits", "limit", "smallest_num_gpus"]
+__all__ = [
+    "Limit",
+    "Limited",
+    "MemoryModel",
+    "grade_of",
+    "graded",
+    "largest_that_fits",
+    "limit",
+    "smallest_num_gpus",
+]
 
 
 class MemoryModel(Protocol):
@@ -39,6 +48,10 @@ class MemoryModel(Protocol):
         """Return the bytes of unsharded model states per parameter."""
 
 
+Limited = Literal["num_gpus", "seq_length", "micro_batch"]
+"""The inputs that have a limit."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """The last value of an input at which a request fits, and how surely.
@@ -59,27 +72,26 @@ class Limit:
     surely: int | None
 
 
-def limit(
-    model: MemoryModel,
-    config: TrainingConfig,
-    field: Literal["num_gpus", "seq_length", "micro_batch"],
-) -> Limit:
+def limit(model: MemoryModel, config: TrainingConfig, field: Limited) -> Limit:
     """Return the limit of an input, the grade there, and the last value graded `fits`."""
+    if field == "num_gpus":
+        return graded(model, config, field, smallest_num_gpus(model, config))
+    return graded(model, config, field, largest_that_fits(model, config, field))
 
-    def last(capacity: float | None) -> int | None:
-        if field == "num_gpus":
-            return smallest_num_gpus(model, config, capacity)
-        return largest_that_fits(model, config, field, capacity)
 
-    value = last(None)
+def graded(model: MemoryModel, config: TrainingConfig, field: Limited, value: int | None) -> Limit:
+    """Return a limit that is known with its grade, and beside it the last value graded `fits`."""
     if value is None:
         return Limit(None, "does not fit", None)
     there = config.replace(**{field: value})
     grade = grade_of(model, there, float(model.components(there).total))
-    surely = getattr(model, "surely_fits", None)
-    if grade == "fits" or surely is None:
+    sure: Any = getattr(model, "surely_fits", None)
+    if grade == "fits" or sure is None:
         return Limit(value, grade, value)
-    return Limit(value, grade, last(surely(config)))
+    own: Any = model  # whoever has more than two grades searches by itself
+    if field == "num_gpus":
+        return Limit(value, grade, own.smallest_num_gpus(config, sure(config), value))
+    return Limit(value, grade, own.largest_that_fits(config, field, sure(config), value))
 
 
 def grade_of(model: MemoryModel, config: TrainingConfig, need: float) -> str:
@@ -90,22 +102,17 @@ def grade_of(model: MemoryModel, config: TrainingConfig, need: float) -> str:
     return "fits" if need <= model.capacity_bytes(config) else "does not fit"
 
 
-def smallest_num_gpus(
-    model: MemoryModel, config: TrainingConfig, capacity: float | None = None
-) -> int | None:
+def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
     """Return the smallest GPU count at which `config` fits, or None where none does.
-
-    `capacity` bytes, or what the model says that one GPU offers.
 
     A model with a `smallest_num_gpus` of its own is asked; else this assumes that memory per GPU
     never grows with the count. A `total_by_gpus` of its own spares it most of the work.
     """
     own = getattr(model, "smallest_num_gpus", None)
     if own is not None:
-        more = () if capacity is None else (capacity,)
-        return own(config, *more)  # type: ignore[no-any-return]
+        return own(config)  # type: ignore[no-any-return]
     most = int(FIELDS["num_gpus"].bounds[1])
-    room = model.capacity_bytes(config) if capacity is None else capacity
+    room = model.capacity_bytes(config)
     by_gpus = getattr(model, "total_by_gpus", None)
     if by_gpus is not None:
         total: Callable[[int], float] = by_gpus(config)
@@ -126,23 +133,18 @@ def smallest_num_gpus(
 
 
 def largest_that_fits(
-    model: MemoryModel,
-    config: TrainingConfig,
-    field: Literal["seq_length", "micro_batch"],
-    capacity: float | None = None,
+    model: MemoryModel, config: TrainingConfig, field: Literal["seq_length", "micro_batch"]
 ) -> int | None:
     """Return the largest value of `field` at which `config` fits, or None where none does.
 
-    `capacity` bytes, or what the model says that one GPU offers. Values end at the field's upper
-    bound. A model with a `largest_that_fits` of its own is asked; else this assumes that memory
-    never falls as the value grows.
+    Values end at the field's upper bound. A model with a `largest_that_fits` of its own is asked;
+    else this assumes that memory never falls as the value grows.
     """
     own = getattr(model, "largest_that_fits", None)
     if own is not None:
-        more = () if capacity is None else (capacity,)
-        return own(config, field, *more)  # type: ignore[no-any-return]
+        return own(config, field)  # type: ignore[no-any-return]
     most = int(FIELDS[field].bounds[1])
-    room = model.capacity_bytes(config) if capacity is None else capacity
+    room = model.capacity_bytes(config)
 
     def total(value: int) -> float:
         return float(model.components(config, **{field: value}).total)

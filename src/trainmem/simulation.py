@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainmem.config import GPUS, ConfigError, Inputs, TrainingConfig, check_names, takes
 from trainmem.fixes import Fix, Offer, best, offers
-from trainmem.limits import Limit, MemoryModel, grade_of, limit, smallest_num_gpus
+from trainmem.limits import Limit, Limited, MemoryModel, grade_of, graded, limit, smallest_num_gpus
 from trainmem.reduced import REDUCED, Components
 from trainmem.verdict import Case, write_bytes
 
@@ -254,7 +254,7 @@ class Simulation(Outputs):
         need = self._model.components(self.config.replace(**changes))
         return float(need.total) / GB
 
-    def limit(self, field: Literal["num_gpus", "seq_length", "micro_batch"]) -> Limit:
+    def limit(self, field: Limited) -> Limit:
         """Return the limit of an input, and how surely it fits there.
 
         Parameters
@@ -269,7 +269,11 @@ class Simulation(Outputs):
             value, and beside it the value that ends in `fits`.
         """
         if field not in self._limits:
-            self._limits[field] = limit(self._model, self.config, field)
+            if field == "num_gpus":
+                found = graded(self._model, self.config, field, self.min_gpus_to_fit)
+            else:
+                found = limit(self._model, self.config, field)
+            self._limits[field] = found
         return self._limits[field]
 
     @cached_property

@@ -246,11 +246,11 @@ class TransformerModel:
         return float(np.nextafter(share, 0.0))
 
     def smallest_num_gpus(
-        self, config: TrainingConfig, capacity: float | None = None
+        self, config: TrainingConfig, capacity: float | None = None, near: int | None = None
     ) -> int | None:
         """Return the fewest GPUs at which `config` fits, or None where no count does.
 
-        `capacity` bytes, or all that the card offers.
+        `capacity` bytes, or all that the card offers; `near` is a count below which none fits.
 
         Memory is not monotone in the count: FSDP2 pads every parameter's first dimension to a
         multiple of it, so beyond a few thousand GPUs the gathered parameters grow again. Hence a
@@ -263,6 +263,12 @@ class TransformerModel:
             return counts[fits]
 
         step, grid = self.gpu_multiple, self.counts
+        if near is not None:  # most often the next few are enough; else a coarser grid from there
+            close = near + step * np.arange(16)
+            found = fitting(close[close <= grid[-1]])
+            if found.size:
+                return int(found[0])
+            grid = np.unique([close[-1], *grid[grid > close[-1]][::4], grid[-1]])
         found = fitting(grid)
         if not found.size:
             return None
@@ -281,10 +287,11 @@ class TransformerModel:
         config: TrainingConfig,
         name: Literal["seq_length", "micro_batch"],
         capacity: float | None = None,
+        near: int | None = None,
     ) -> int | None:
         """Return the largest value of an input at which `config` fits, or None where none does.
 
-        `capacity` bytes, or all that the card offers.
+        `capacity` bytes, or all that the card offers; `near` is a value above which none fits.
 
         Ends at what the input takes, and lengths at what the architecture can. The memory may fall
         where a chunk of the loss begins, so this is the end of the last run of fitting values that
@@ -294,8 +301,11 @@ class TransformerModel:
         most = int(FIELDS[name].bounds[1])
         if name == "seq_length":
             most = min(most, longest_length(self.architecture) or most)
+        points = 64
+        if near is not None:
+            most, points = near, 14
         low, high = 0, most + 1  # fits (or is none), does not (or is beyond)
-        grid = np.unique(np.round(np.geomspace(1, most, 64)).astype(np.int64))
+        grid = np.unique(np.round(np.geomspace(1, most, points)).astype(np.int64))
         while grid.size:
             fits = self.components(config, **{name: grid}).total <= capacity
             if fits.any():
@@ -304,7 +314,7 @@ class TransformerModel:
                 high = int(rest[0]) if rest.size else high
             else:
                 high = int(grid[0])
-            grid = np.unique(np.linspace(low, high, 66).astype(np.int64))
+            grid = np.unique(np.linspace(low, high, points + 2).astype(np.int64))
             grid = grid[(grid > low) & (grid < high)]
         return low or None
 
