@@ -876,6 +876,11 @@ function show(model, el, link) {
         if (input.type === "radio") input.title = why ?? "";
       }
     }
+    for (const choice of stack.options) {
+      const why = unavailable.stack?.[choice.value];
+      choice.disabled = why !== undefined;
+      choice.title = why ?? "";
+    }
   }
 
   /** @param {boolean} dead */

@@ -1257,6 +1257,7 @@ def test_what_cannot_be_had_says_why() -> None:
         "precision_bits": {
             "8": "Precision: 8 is not allowed; must be 16 or 32 with an architecture"
         },
+        "stack": {"llm.c": "Kernels “llm.c” are GPT-2's, got family 'llama'"},
     }
     browser.set(stack="megatron")
     why = "Megatron-Core has stage 1 alone"
@@ -1267,6 +1268,9 @@ def test_what_cannot_be_had_says_why() -> None:
             if name == "precision_bits":
                 with pytest.raises(ConfigError):
                     widget.update(**{name: float(value)})
+            if name == "stack":
+                with pytest.raises(ConfigError):
+                    widget.update(stack=value)
     browser.set(architecture="")
     assert widget._panel["unavailable"] == {}
 

@@ -72,6 +72,18 @@ test("what can't be had is off, and says why by pointer and by ear", async () =>
   expect(help(box("Layers"))).not.toContain("Follows");
 });
 
+test("a stack that the architecture can't be run with is off, with the reason", async () => {
+  const lacking = { stack: { "llm.c": "Kernels are GPT-2's" } };
+  const model = chosen({ panel: { unavailable: lacking } });
+  const { root } = await mount(model);
+  const of = (name) => root.querySelector(`select[id$=stack] option[value="${name}"]`);
+  expect([of("llm.c").disabled, of("llm.c").title]).toEqual([true, "Kernels are GPT-2's"]);
+  expect([of("torchtitan").disabled, of("torchtitan").title]).toEqual([false, ""]);
+  model.publish({ _panel: { ...model.get("_panel"), unavailable: {} } });
+  await settle();
+  expect(of("llm.c").disabled).toBe(false);
+});
+
 test("a refusal stands at its field, in the words of the screen", async () => {
   const said = "Tensor parallel 8 needs more GPUs";
   const model = chosen({ error: "tp 8 needs", _told: { field: "tp", error: said, also: "" } });

@@ -21,7 +21,7 @@ from trainmem.config import (
 )
 from trainmem.limits import Limit
 from trainmem.moment import layout_words
-from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of
+from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of, stacks_lacking
 from trainmem.simulation import GB, Simulation
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option
 from trainmem.transformer.adapter import plan_of
@@ -194,6 +194,8 @@ def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
                 reasons[str(value)] = f"{framework} has stage {plan.zero_stage} alone"
         if reasons:
             found[name] = reasons
+    if lacking := stacks_lacking(architecture):
+        found["stack"] = {name: in_labels(why)[1] for name, why in lacking.items()}
     return found
 
 

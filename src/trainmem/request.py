@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import lru_cache
 from os import PathLike
 from typing import Any, Final, TypedDict
 
@@ -39,7 +40,9 @@ from trainmem.transformer.adapter import (
 from trainmem.transformer.architecture import MAX_NAME
 from trainmem.transformer.config_json import parse
 from trainmem.transformer.plan import gpu_multiple, zero_stage
+from trainmem.transformer.program import check_kernels
 from trainmem.transformer.result import longest_length
+from trainmem.transformer.stacks import stack
 
 __all__ = [
     "DERIVED",
@@ -427,6 +430,18 @@ def _candidates(
 
 SMALLEST: Final = {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "ep": 2, "lora_rank": 8}
 """The usual first step of a number that others may need to be above its default."""
+
+
+@lru_cache(maxsize=64)
+def stacks_lacking(architecture: Architecture) -> Mapping[str, str]:
+    """Return the training stacks that an architecture can't be run with, each with the reason."""
+    found = {}
+    for name in STACKS:
+        try:
+            check_kernels(architecture, stack(name))
+        except ValueError as error:
+            found[name] = str(error)
+    return found
 
 
 def stack_changes(name: object) -> dict[str, Any]:
