@@ -112,7 +112,7 @@ def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
     if own is not None:
         return own(config)  # type: ignore[no-any-return]
     most = int(FIELDS["num_gpus"].bounds[1])
-    room = model.capacity_bytes(config)
+    capacity = model.capacity_bytes(config)
     by_gpus = getattr(model, "total_by_gpus", None)
     if by_gpus is not None:
         total: Callable[[int], float] = by_gpus(config)
@@ -122,14 +122,14 @@ def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
             return float(model.components(config, num_gpus=count).total)
 
     alone, spread = total(1), total(most)
-    if alone <= room:
+    if alone <= capacity:
         return 1
-    if spread > room:
+    if spread > capacity:
         return None
     shared = (alone - spread) / (1 - 1 / most)  # total(N) = floor + shared / N
-    left = room - (alone - shared)
-    guess = math.ceil(shared / left) if left > 0 else most
-    return _boundary(lambda count: total(count) > room, 1, most, guess) + 1
+    room = capacity - (alone - shared)
+    guess = math.ceil(shared / room) if room > 0 else most
+    return _boundary(lambda count: total(count) > capacity, 1, most, guess) + 1
 
 
 def largest_that_fits(
@@ -144,19 +144,19 @@ def largest_that_fits(
     if own is not None:
         return own(config, field)  # type: ignore[no-any-return]
     most = int(FIELDS[field].bounds[1])
-    room = model.capacity_bytes(config)
+    capacity = model.capacity_bytes(config)
 
     def total(value: int) -> float:
         return float(model.components(config, **{field: value}).total)
 
     least, greatest = total(1), total(most)
-    if least > room:
+    if least > capacity:
         return None
-    if greatest <= room:
+    if greatest <= capacity:
         return most
     slope = (greatest - least) / (most - 1)
-    guess = 1 + math.floor((room - least) / slope) if slope > 0 else 1
-    return _boundary(lambda value: total(value) <= room, 1, most, guess)
+    guess = 1 + math.floor((capacity - least) / slope) if slope > 0 else 1
+    return _boundary(lambda value: total(value) <= capacity, 1, most, guess)
 
 
 def _boundary(holds: Callable[[int], bool], low: int, high: int, guess: int) -> int:
