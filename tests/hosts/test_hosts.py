@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from cells import notebook_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -90,27 +91,6 @@ class Host:
     reactive: bool = False
 
 
-def notebook(*cells: str) -> str:
-    return json.dumps(
-        {
-            "cells": [
-                {
-                    "cell_type": "code",
-                    "id": f"cell{i}",
-                    "metadata": {},
-                    "execution_count": None,
-                    "outputs": [],
-                    "source": source,
-                }
-                for i, source in enumerate(cells)
-            ],
-            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        }
-    )
-
-
 def run_cell(editor: str) -> Callable[[Page], None]:
     """Return what runs the cell whose editor is meant, as people do."""
 
@@ -139,21 +119,21 @@ HOSTS = {
     "shiny": Host("app.py", SHINY, ("shiny", "run", "app.py", "--port", "{port}"), reactive=True),
     "nbclassic": Host(
         "w.ipynb",
-        notebook(CELL),
+        notebook_of(CELL),
         ("nbclassic", *JUPYTER, "--ServerApp.port={port}"),
         "/notebooks/w.ipynb",
         run_classic,
     ),
     "notebook": Host(
         "w.ipynb",
-        notebook(CELL),
+        notebook_of(CELL),
         ("notebook", *JUPYTER, "--ServerApp.port={port}"),
         "/notebooks/w.ipynb",
         run_cell(".jp-CodeCell .cm-content"),
     ),
     "voila": Host(
         "w.ipynb",
-        notebook(CELL),
+        notebook_of(CELL),
         ("voila", "w.ipynb", "--no-browser", "--port={port}", "--Voila.ip=127.0.0.1"),
     ),
 }

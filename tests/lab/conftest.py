@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from cells import notebook_of
+
 TOKEN = "only-on-loopback"
 
 
@@ -78,25 +80,7 @@ class Lab:
 
     def notebook(self, name: str, *cells: str) -> str:
         """Write a notebook of code cells; return its name."""
-        data = {
-            "cells": [
-                {
-                    "cell_type": "code",
-                    "id": f"cell{i}",
-                    "metadata": {},
-                    "execution_count": None,
-                    "outputs": [],
-                    "source": source,
-                }
-                for i, source in enumerate(cells)
-            ],
-            "metadata": {
-                "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
-            },
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        }
-        (self.folder / name).write_text(json.dumps(data))
+        (self.folder / name).write_text(notebook_of(*cells))
         return name
 
     def api(self, path: str, method: str = "GET") -> Any:
