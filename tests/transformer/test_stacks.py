@@ -103,7 +103,7 @@ def covered():
         yield pytest.param(MODELS[model], plan, id=f"{name}-{model}-{layout}-{plan.checkpointing}")
 
 
-@pytest.mark.parametrize(("model", "plan"), covered())
+@pytest.mark.parametrize(("model", "plan"), list(covered()))
 def test_a_step_ends_as_it_began(model, plan):
     assert leftovers(model, plan) == []
     result = peak(model, plan)
