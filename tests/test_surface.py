@@ -111,7 +111,7 @@ def test_bad_requests_name_the_field(given, field, message):
 
 
 def test_an_error_survives_pickling():
-    error = NotCovered("dropout is covered for gpt2 only, got family 'llama'")
+    error = NotCovered("dropout is covered for gpt2 only, got family 'llama'", "dropout")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.field) == (str(error), "dropout")
 

@@ -45,7 +45,7 @@ from trainmem.request import (
 )
 from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
 from trainmem.transformer import ARCHITECTURES, Architecture, Plan, TransformerModel
-from trainmem.transformer.adapter import inputs_of, options_of, plan_of
+from trainmem.transformer.inputs import inputs_of, options_of, plan_of
 
 __all__ = ["TrainingMemory"]
 

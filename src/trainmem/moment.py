@@ -15,9 +15,11 @@ from trainmem.fixes import Offer
 from trainmem.limits import Limit
 from trainmem.remedies import Change, changed, offers, remedies
 from trainmem.transformer import Level, Plan, Result, plan_of
-from trainmem.transformer.adapter import TransformerModel
-from trainmem.transformer.overhead import DEEPSPEED_STEP, fits_below
-from trainmem.transformer.result import PHASE_NAMES, longest_length
+from trainmem.transformer.layout import longest_length
+from trainmem.transformer.levels import fits_below
+from trainmem.transformer.model import TransformerModel
+from trainmem.transformer.peak import PHASE_NAMES
+from trainmem.transformer.stacks import FRAMEWORKS
 from trainmem.verdict import STAGE_WORDS, Case, write_bytes
 
 __all__ = ["Moment", "layout_words"]
@@ -206,8 +208,9 @@ class Moment(Case):
                 f"FSDP2 pads the {experts} experts of each layer to {grouped(ranks)} ranks, so "
                 "that gathering a layer takes more the more GPUs there are"
             )
-        if self.grade == "uncertain" and self.plan.framework == "deepspeed":
-            found.append(DEEPSPEED_STEP)
+        remark = FRAMEWORKS[self.plan.framework].remark
+        if self.grade == "uncertain" and remark:
+            found.append(remark)
         return found
 
     def why_no_count_fits(self) -> str:
@@ -222,7 +225,7 @@ class Moment(Case):
         most = longest_length(self.model.architecture)
         if most is None:
             return None
-        kind = "positions" if self.model.architecture.family == "gpt2" else "tokens of its window"
+        kind = "positions" if self.model.architecture.has_positions else "tokens of its window"
         return f"{self.model.architecture.name} takes at most {grouped(most)} {kind}"
 
     def _what_frees(self) -> str:
@@ -234,9 +237,8 @@ class Moment(Case):
 
 def sharding_words(plan: Plan) -> str:
     """Say what is sharded, and over which layout, in words."""
-    words = STAGE_WORDS[plan.zero_stage]
-    if plan.framework == "megatron" and plan.zero_stage == 1:
-        words = "distributed optimizer (optimizer states sharded)"
+    own = FRAMEWORKS[plan.framework].stage_words
+    words = own.get(plan.zero_stage, STAGE_WORDS[plan.zero_stage])
     layout = layout_words(plan)
     return f"{words}, {layout}" if layout else words
 

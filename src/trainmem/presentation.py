@@ -24,7 +24,7 @@ from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of, stacks_lacking
 from trainmem.simulation import GB, Simulation
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option
-from trainmem.transformer.adapter import plan_of
+from trainmem.transformer.inputs import plan_of
 
 __all__ = ["curl_command", "panel", "python_call", "tables"]
 

@@ -10,7 +10,7 @@ from trainmem.config import FIELDS, GPUS, TrainingConfig, grouped
 from trainmem.fixes import Offer, offers_of_limits
 from trainmem.limits import Limit, limit
 from trainmem.request import find_gpu
-from trainmem.transformer import TransformerModel
+from trainmem.transformer import FRAMEWORKS, OPTIONS, TransformerModel
 
 __all__ = ["Change", "changed", "offers", "remedies"]
 
@@ -110,8 +110,9 @@ def _leaner_states(options: Mapping[str, Any], config: TrainingConfig) -> Iterat
     """Yield what keeps the optimizer's states in 8 bits, or on the CPU, where the stack can."""
     if options.get("optimizer", "adamw") != "adam8bit":
         yield Offer("optimizer", "adam8bit", "8-bit AdamW")
-    framework, offload = options.get("framework", "torch"), options.get("offload", "none")
-    if framework == "deepspeed" and offload == "none":
+    framework = FRAMEWORKS[options.get("framework", OPTIONS["framework"].default)]
+    offload = options.get("offload", "none")
+    if framework.cpu_optimizer and offload == "none":
         yield Offer("offload", "optimizer", "optimizer states on the CPU")
     if config.zero_stage and offload != "all":
         yield Offer("offload", "all", "all states on the CPU")

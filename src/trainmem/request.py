@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from os import PathLike
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from trainmem.config import (
     FIELDS,
@@ -27,22 +27,23 @@ from trainmem.config import (
     grouped,
     nearest,
 )
-from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Plan
-from trainmem.transformer.adapter import (
+from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Plan, stack
+from trainmem.transformer.architecture import MAX_NAME
+from trainmem.transformer.families.config_json import parse
+from trainmem.transformer.inputs import (
     SHARED,
-    TransformerModel,
     derived_inputs,
     inputs_of,
     options_of,
     plan_of,
     said_by,
 )
-from trainmem.transformer.architecture import MAX_NAME
-from trainmem.transformer.config_json import parse
-from trainmem.transformer.plan import gpu_multiple, zero_stage
-from trainmem.transformer.program import check_kernels
-from trainmem.transformer.result import longest_length
-from trainmem.transformer.stacks import stack
+from trainmem.transformer.layout import longest_length
+from trainmem.transformer.model import TransformerModel
+from trainmem.transformer.plan import gpu_multiple, unchecked
+from trainmem.transformer.rule import NotCovered, Rule
+from trainmem.transformer.rules import broken_by, check_model
+from trainmem.transformer.structure import zero_stage
 
 __all__ = [
     "DERIVED",
@@ -77,7 +78,7 @@ def _own_choices(option: Option) -> tuple[tuple[Any, str], ...]:
 
 
 PLAN_OPTIONS: Final[Mapping[str, Option]] = {
-    name: replace(option, choices=_own_choices(option))
+    name: replace(option, listed=_own_choices(option)) if name in SHARED else option
     for name, option in OPTIONS.items()
     if len(_own_choices(option)) > 1 or name not in SHARED
 }
@@ -126,26 +127,6 @@ class AllInputs(Inputs, PlanOptions, total=False):
 
 DERIVED: Final = ("model_params_b", "num_layers", "hidden_dim")
 """The inputs that follow from an architecture."""
-
-
-class NotCovered(ConfigError):
-    """A request that the architecture-aware model doesn't cover, or that contradicts itself.
-
-    Parameters
-    ----------
-    reason : str
-        Which option, its value, and what is covered.
-    """
-
-    def __init__(self, reason: str) -> None:
-        ValueError.__init__(self, reason)
-        words = reason.replace(":", " ").split()
-        self.field = next((w for w in words if w in OPTIONS or w in FIELDS), "plan")
-        self.value = None
-        self.allowed = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self),)
 
 
 def find_architecture(value: Architecture | str) -> Architecture:
@@ -233,11 +214,7 @@ def check_plan(options: object) -> dict[str, Any]:
         if name not in PLAN_OPTIONS:
             allowed = f"must be one of {', '.join(PLAN_OPTIONS)}{nearest(name, PLAN_OPTIONS)}"
             raise ConfigError("unknown option", name, allowed)
-        option = PLAN_OPTIONS[name]
-        try:
-            checked[name] = option.check(value)
-        except ValueError as error:
-            raise NotCovered(str(error)) from None
+        checked[name] = PLAN_OPTIONS[name].check(value)
     return options_of(checked)
 
 
@@ -249,10 +226,7 @@ def _plain(options: Mapping[Any, Any]) -> dict[Any, Any]:
     ConfigError
         For a bad value.
     """
-    try:
-        return {n: OPTIONS[n].check(v) if n in OPTIONS else v for n, v in options.items()}
-    except ValueError as error:
-        raise NotCovered(str(error)) from None
+    return {n: OPTIONS[n].check(v) if n in OPTIONS else v for n, v in options.items()}
 
 
 def check_derived(architecture: Architecture, name: str, value: object) -> None:
@@ -271,12 +245,7 @@ def check_request(
     if most is not None and config.seq_length > most:
         allowed = f"must be at most {grouped(most)} with {architecture.name}"
         raise ConfigError("seq_length", config.seq_length, allowed)
-    try:
-        TransformerModel(architecture, options).components(config)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise NotCovered(str(error)) from None
+    check_model(architecture, plan_of(config, options))
 
 
 def clamped(architecture: Architecture, seq_length: int) -> int:
@@ -363,11 +332,11 @@ def as_changes(options: Mapping[str, Any]) -> dict[str, Any]:
 def brought_along(plan: Plan, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the fewest other options that have to change so that those wanted can be had.
 
-    Options that a refusal names are tried first, with values in its order; then any. None where
-    no such change is found.
+    The options that a broken rule is about are tried first, with the values that grant it; then
+    any. None where no such change is found.
     """
     start = asdict(plan) | dict(wanted)
-    if not _refusal(start):
+    if _refusal(start) is None:
         return {}
     found = _search(start, wanted, anything=False)
     return found if found is not None else _search(start, wanted, anything=True)
@@ -377,44 +346,52 @@ MAX_TRIES: Final = 2000
 """Plans that are tried at most, some 50 µs each."""
 
 
+class Refusal(NamedTuple):
+    """What stands in the way of a plan: the rule, and its words."""
+
+    rule: Rule
+    words: str
+
+
 def _search(
     start: Mapping[str, Any], wanted: Mapping[str, Any], *, anything: bool
 ) -> dict[str, Any] | None:
     first = _refusal(start)
-    waiting: deque[tuple[dict[str, Any], str]] = deque([({}, first)])
-    seen, tries = {first}, 0
+    if first is None:
+        return {}
+    waiting: deque[tuple[dict[str, Any], Rule]] = deque([({}, first.rule)])
+    seen, tries = {first.words}, 0
     while waiting and tries < MAX_TRIES:
-        also, why = waiting.popleft()
-        for name, value in _candidates({**start, **also}, why, anything=anything):
+        also, rule = waiting.popleft()
+        for name, value in _candidates({**start, **also}, rule, anything=anything):
             if name in wanted or name in also:
                 continue
             more = {**also, name: value}
             now, tries = _refusal({**start, **more}), tries + 1
-            if not now:
+            if now is None:
                 return more
-            if now not in seen:  # another refusal: a step on the way, perhaps
-                seen.add(now)
-                waiting.append((more, now))
+            if now.words not in seen:  # another refusal: a step on the way, perhaps
+                seen.add(now.words)
+                waiting.append((more, now.rule))
     return None
 
 
-def _refusal(options: Mapping[str, Any]) -> str:
-    try:
-        Plan(**options)
-    except ValueError as error:
-        return str(error)
-    return ""
+def _refusal(options: Mapping[str, Any]) -> Refusal | None:
+    plan = unchecked(options)
+    rule = broken_by(plan)
+    return None if rule is None else Refusal(rule, rule.message(plan))
 
 
 def _candidates(
-    options: Mapping[str, Any], why: str, *, anything: bool
+    options: Mapping[str, Any], rule: Rule, *, anything: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield other values of the options that a refusal names, as it names them; then of all."""
-    words = why.replace("'", " ' ").replace(",", " ").split()
-    named = [name for name in dict.fromkeys(words) if name in OPTIONS]
-    others = [name for name, option in OPTIONS.items() if option.choices and name not in named]
-    for name in [*named, *(others if anything else ())]:
-        values = [value for value, _ in OPTIONS[name].choices]
+    """Yield other values of the options that a rule is about, those that grant it first."""
+    others = [
+        name for name, option in OPTIONS.items() if option.choices and name not in rule.fields
+    ]
+    for name in [*rule.fields, *(others if anything else ())]:
+        best = rule.grants.get(name, ())
+        values = [*best, *(value for value, _ in OPTIONS[name].choices if value not in best)]
         if name == "num_gpus":
             multiple = gpu_multiple(options)
             values = [-(-options[name] // multiple) * multiple]
@@ -422,23 +399,24 @@ def _candidates(
             values = [-(-options[name] // options["pp"]) * options["pp"]]
         elif name in SMALLEST:
             values = [SMALLEST[name], OPTIONS[name].default]
-        place = {value: why.find(repr(value)) for value in values}
-        for value in sorted(values, key=lambda v: place[v] if place[v] >= 0 else len(why)):
-            if value != options[name]:
-                yield name, value
+        yield from ((name, value) for value in values if value != options[name])
 
 
 SMALLEST: Final = {"tp": 2, "pp": 2, "vpp": 2, "cp": 2, "ep": 2, "lora_rank": 8}
 """The usual first step of a number that others may need to be above its default."""
 
 
-@lru_cache(maxsize=64)
 def stacks_lacking(architecture: Architecture) -> Mapping[str, str]:
     """Return the training stacks that an architecture can't be run with, each with the reason."""
+    return _lacking(architecture, tuple(STACKS))
+
+
+@lru_cache(maxsize=64)
+def _lacking(architecture: Architecture, stacks: tuple[str, ...]) -> Mapping[str, str]:
     found = {}
-    for name in STACKS:
+    for name in stacks:
         try:
-            check_kernels(architecture, stack(name))
+            check_model(architecture, stack(name))
         except ValueError as error:
             found[name] = str(error)
     return found
@@ -472,12 +450,7 @@ def _options(config: TrainingConfig, plan: Plan | Mapping[str, Any] | None) -> d
         return check_plan(plan)
     plan = _plain(plan)
     own = check_plan({n: v for n, v in plan.items() if said_by(n, v) is None})
-    try:
-        said = plan_of(config, own)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise NotCovered(str(error)) from None
+    said = plan_of(config, own)
     for name, value in plan.items():
         field = said_by(name, value)
         if field is not None and value != getattr(said, name):

@@ -308,7 +308,7 @@ class Simulation(Outputs):
     def _ends_at_the_architecture(self) -> bool:
         if self.architecture is None:
             return False
-        from trainmem.transformer.result import longest_length
+        from trainmem.transformer.layout import longest_length
 
         return self.longest_sequence == longest_length(self.architecture)
 

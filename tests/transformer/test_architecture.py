@@ -7,6 +7,7 @@ import pytest
 
 from trainmem.request import read_config
 from trainmem.transformer import ARCHITECTURES, Architecture, Plan, architecture, peak
+from trainmem.transformer.engine.dims import Q
 
 # sum(p.numel() for p in AutoModelForCausalLM.from_config(...).parameters()), transformers 5.24
 PARAMETERS = {
@@ -283,7 +284,7 @@ def test_config_of_llama_equals_the_preset(tmp_path):
 def test_config_of_gpt2_and_qwen():
     assert Architecture.from_config(GPT2).num_params == PARAMETERS["GPT-2"]
     qwen3 = {**LLAMA, "model_type": "qwen3", "head_dim": 64}
-    assert Architecture.from_config(qwen3).dims["q"] == 32 * 64
+    assert Architecture.from_config(qwen3).dims[Q] == 32 * 64
     qwen2 = Architecture.from_config({**LLAMA, "model_type": "qwen2"})
     extra = qwen2.num_params - Architecture.from_config(LLAMA).num_params
     assert extra == 32 * (4096 + 2 * 1024)  # biases of q, k and v

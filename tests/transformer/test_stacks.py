@@ -18,9 +18,9 @@ from trainmem.transformer import (
     stages,
     timeline,
 )
+from trainmem.transformer.engine.tape import net
 from trainmem.transformer.program import structure_of
-from trainmem.transformer.replay import net
-from trainmem.transformer.schedule import walk
+from trainmem.transformer.step import walk
 
 LLAMA = replace(architecture("Llama-3-8B"), num_layers=8)
 MODELS = {

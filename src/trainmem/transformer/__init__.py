@@ -1,43 +1,56 @@
 """Memory of one training step of a transformer, from its architecture and how it is run.
 
-In reading order: `architecture` (geometry), `plan` (how the step is run) with its `conflicts`,
-`stacks` (plans by name),
-`layout` (parallel axes, pipeline stages), `replay` (the engine: lifetimes, events), `fused` and
-`ops` (what operations allocate), `blocks` and `kernels` (tables of tensors), `states`, `sharding`,
-`heads` and `schedule` (the walk through a step), `program` (compiled to matrices), `result`
-(answers), `overhead` (from allocated to the card), `calibration`, `adapter` (the ten inputs).
+In reading order: `engine/` (named dimensions, blocks and events, a small autograd, operations),
+`rule` (what a rule of validity is), `optimizers`, `families/` and `stacks/` (one file each),
+`structure` (what decides the order of events), `writer`, `layer`, `heads`, `micro` and `step` (the
+walk through a step), `layout`, `rules`, `options` and `plan` (how a step is run), `architecture`,
+`presets`, `sizes` and `program` (compiled to matrices), `peak` and `timeline` (answers), `levels`
+(from allocated to the card), `calibration`, `inputs` (the ten inputs), `model`.
 """
 
-from trainmem.transformer.adapter import TransformerModel, derived_inputs, plan_of
-from trainmem.transformer.architecture import ARCHITECTURES, Architecture, architecture
+from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.calibration import Calibration, Comparison, calibrate
+from trainmem.transformer.engine.tape import KINDS
+from trainmem.transformer.families import FAMILIES, Family
+from trainmem.transformer.inputs import derived_inputs, plan_of
 from trainmem.transformer.layout import Stage, stages
-from trainmem.transformer.overhead import Level, grade, levels
-from trainmem.transformer.plan import OPTIONS, Option, Plan
-from trainmem.transformer.replay import KINDS
-from trainmem.transformer.result import (
-    COMPONENTS,
-    PHASES,
-    Result,
-    Timeline,
-    peak,
-    peaks,
-    reserved_bytes,
-    timeline,
+from trainmem.transformer.levels import Level, grade, levels
+from trainmem.transformer.model import TransformerModel
+from trainmem.transformer.optimizers import OPTIMIZERS, Optimizer
+from trainmem.transformer.options import OPTIONS, Option
+from trainmem.transformer.peak import COMPONENTS, PHASES, Result, peak, peaks, reserved_bytes
+from trainmem.transformer.plan import Plan, stack
+from trainmem.transformer.presets import ARCHITECTURES, architecture
+from trainmem.transformer.registry import add, remove
+from trainmem.transformer.stacks import (
+    FRAMEWORKS,
+    KERNELS,
+    STACKS,
+    Framework,
+    Kernels,
+    Stack,
 )
-from trainmem.transformer.stacks import STACKS, Stack, stack
+from trainmem.transformer.timeline import Timeline, timeline
 
 __all__ = [
     "ARCHITECTURES",
     "COMPONENTS",
+    "FAMILIES",
+    "FRAMEWORKS",
+    "KERNELS",
     "KINDS",
+    "OPTIMIZERS",
     "OPTIONS",
     "PHASES",
     "STACKS",
     "Architecture",
     "Calibration",
     "Comparison",
+    "Family",
+    "Framework",
+    "Kernels",
     "Level",
+    "Optimizer",
     "Option",
     "Plan",
     "Result",
@@ -45,6 +58,7 @@ __all__ = [
     "Stage",
     "Timeline",
     "TransformerModel",
+    "add",
     "architecture",
     "calibrate",
     "derived_inputs",
@@ -53,6 +67,7 @@ __all__ = [
     "peak",
     "peaks",
     "plan_of",
+    "remove",
     "reserved_bytes",
     "stack",
     "stages",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmem.config import describe
-from trainmem.transformer.overhead import GIB, Level
+from trainmem.transformer.levels import GIB, Level
 
 #: Keys of `torch.cuda.memory_stats()` that are read.
 STATS = {

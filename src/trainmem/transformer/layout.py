@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trainmem.transformer.architecture import Architecture
-from trainmem.transformer.plan import Plan
+if TYPE_CHECKING:
+    from trainmem.transformer.architecture import Architecture
+    from trainmem.transformer.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +51,7 @@ def nearest(choices: Iterable[int], value: int) -> str:
     return " or ".join(map(str, below + above)) or "1"
 
 
-def check_layout(a: Architecture, plan: Plan) -> None:
-    """Refuse axes that do not divide the model.
-
-    Raises
-    ------
-    ValueError
-        Naming the axis, its value, what it must divide and the nearest valid choices.
-    """
-    sizes = [a.num_heads, a.num_kv_heads, a.ffn_dim]
-    if any(size % plan.tp for size in sizes):
-        raise ValueError(
-            f"tp {plan.tp} does not divide the {a.num_heads} heads, {a.num_kv_heads} key/value "
-            f"heads and FFN size {a.ffn_dim} of {a.name}; the nearest are "
-            f"{nearest(divisors(*sizes), plan.tp)}"
-        )
-    if plan.ep > 1 and not a.experts:
-        raise ValueError(f"ep {plan.ep} needs a mixture of experts, which {a.name} is not; use 1")
-    if a.experts and a.num_experts % plan.ep:
-        raise ValueError(
-            f"ep {plan.ep} does not divide the {a.num_experts} experts of {a.name}; the nearest "
-            f"are {nearest(divisors(a.num_experts), plan.ep)}"
-        )
-    if plan.ep > 1 and plan.kernels in ("transformers", "liger"):
-        raise ValueError(f"ep {plan.ep} is not covered with kernels {plan.kernels!r}; use 1")
-    parts = plan.pp * plan.vpp
-    if not _splits(a.num_layers, parts):
-        valid = [n for n in range(1, a.num_layers + 3) if _splits(a.num_layers, n)]
-        raise ValueError(
-            f"pp {plan.pp} · vpp {plan.vpp} = {parts} divides neither the {a.num_layers} layers of "
-            f"{a.name} nor these with embedding and head ({a.num_layers + 2}); the nearest "
-            f"products are {nearest(valid, parts)}"
-        )
-
-
-def _splits(layers: int, parts: int) -> bool:
+def splits(layers: int, parts: int) -> bool:
     """Whether layers fall into equal parts, alone or with embedding and head counted as one each.
 
     The second is torchtitan's and Megatron's way for Llama 3's 126 layers
@@ -92,6 +60,18 @@ def _splits(layers: int, parts: int) -> bool:
     if layers % parts == 0:
         return True
     return (layers + 2) % parts == 0 and (layers + 2) // parts > 1 and parts > 1
+
+
+def longest_length(architecture: Architecture) -> int | None:
+    """Return the longest sequence that the model's code runs as it is described here, or None.
+
+    Only a table of positions and a sliding window end it: rotary positions run past
+    `max_positions`, though the model was not trained there.
+    """
+    if architecture.has_positions:
+        return architecture.max_positions
+    window = architecture.sliding_window
+    return None if window is None else window - 1
 
 
 def stages(a: Architecture, plan: Plan) -> list[Stage]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmem.config import ConfigError
-from trainmem.transformer.plan import OPTIONS
+from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.readers.ledger import Ledger, Reading, flatten
 
 #: Keys at the top by which the format is recognised.

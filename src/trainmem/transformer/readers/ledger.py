@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from trainmem.config import ConfigError, TrainingConfig, describe
-from trainmem.transformer.adapter import SHARED, derived_inputs, inputs_of
 from trainmem.transformer.architecture import Architecture
-from trainmem.transformer.plan import OPTIONS, Plan
+from trainmem.transformer.inputs import SHARED, derived_inputs, inputs_of
+from trainmem.transformer.options import OPTIONS
+from trainmem.transformer.plan import Plan
 
 #: Value that means "the trainer decides" in DeepSpeed's files.
 AUTO = "auto"

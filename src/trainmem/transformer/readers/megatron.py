@@ -14,7 +14,7 @@ from typing import Any
 
 from trainmem.config import ConfigError
 from trainmem.transformer.architecture import Architecture
-from trainmem.transformer.plan import OPTIONS
+from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.readers.ledger import Ledger, Reading
 from trainmem.transformer.readers.megatron_keys import IGNORED, UNSUPPORTED
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmem.config import ConfigError
-from trainmem.transformer.architecture import ARCHITECTURES, Architecture
+from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.presets import ARCHITECTURES
 from trainmem.transformer.readers.ledger import Ledger, Reading, flatten
 
 #: Keys at the top by which the format is recognised.

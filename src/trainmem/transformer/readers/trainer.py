@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmem.config import ConfigError, describe
-from trainmem.transformer.architecture import ARCHITECTURES, Architecture
+from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.presets import ARCHITECTURES
 from trainmem.transformer.readers.accelerate import read_fsdp
 from trainmem.transformer.readers.deepspeed import read_section
 from trainmem.transformer.readers.ledger import AUTO, Ledger, Reading, flatten

@@ -1,0 +1,505 @@
+"""Every rule of validity: which options go together, and which models and plans.
+
+One table, read by plans as they are made, by the model as it is asked, and by the widget, which
+switches off what cannot be had and brings along what a choice needs. What belongs to one framework,
+to some kernels or to a family stands in its own file, and is asked at its place here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trainmem.transformer.families import FAMILIES
+from trainmem.transformer.layout import divisors, longest_length, nearest, splits
+from trainmem.transformer.optimizers import OPTIMIZERS
+from trainmem.transformer.rule import ModelRule, NotCovered, Rule
+from trainmem.transformer.stacks import FRAMEWORKS, KERNELS, Framework, Kernels
+
+if TYPE_CHECKING:
+    from trainmem.transformer.architecture import Architecture
+    from trainmem.transformer.plan import Plan
+
+_ZERO = ("zero1", "zero2", "zero3")
+_PARALLEL = ("torchtitan", "compiled", "transformer_engine")
+
+
+def _framework(p: Plan) -> Framework:
+    return FRAMEWORKS[p.framework]
+
+
+def _kernels(p: Plan) -> Kernels:
+    return KERNELS[p.kernels]
+
+
+def _those(has: Callable[[Kernels], bool]) -> str:
+    """Name the kernels that have something: ``'a', 'b' or 'c'``."""
+    *most, last = (repr(name) for name, kernels in KERNELS.items() if has(kernels))
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _multiple(p: Plan) -> str:
+    multiple = p.gpu_multiple
+    below = p.num_gpus // multiple * multiple
+    near = f"{below} or {below + multiple}" if below else f"{multiple}"
+    ep = f", ep {p.ep}" if p.ep > 1 else ""
+    return (
+        f"num_gpus {p.num_gpus} is not a multiple of {multiple} "
+        f"(tp {p.tp} · pp {p.pp} · cp {p.cp}{ep}); the nearest are {near}"
+    )
+
+
+def _no_replicas(p: Plan) -> str:
+    each = f" for every tp · pp = {p.tp * p.pp}" if p.tp * p.pp > 1 else ""
+    return f"sharding 'ddp' needs num_gpus of 2 or more{each}, got {p.num_gpus}; use 'none'"
+
+
+def _partners(p: Plan) -> tuple[str, str] | None:
+    """Return a framework and kernels that run only with each other, of which a plan has one."""
+    for framework in FRAMEWORKS.values():
+        own = framework.kernels
+        if own and (p.framework == framework.name) != (p.kernels == own):
+            return framework.name, own
+    return None
+
+
+def _apart(p: Plan) -> str:
+    framework, kernels = _partners(p) or ("", "")
+    return (
+        f"framework {p.framework!r} does not go with kernels {p.kernels!r}: "
+        f"{framework!r} and {kernels!r} go together"
+    )
+
+
+def _without_adapters(p: Plan) -> bool:
+    framework = _framework(p)
+    master = p.precision == "bf16_master" and not framework.adapters_with_master
+    return bool(p.lora_rank) and (master or not framework.adapters or p.tp * p.pp > 1)
+
+
+LAYOUT = (
+    Rule(
+        name="GPUs are a multiple of the axes",
+        fields=("num_gpus", "tp", "pp", "cp", "ep"),
+        broken=lambda p: p.num_gpus % p.gpu_multiple != 0,
+        message=_multiple,
+    ),
+    Rule(
+        name="an interleaved pipeline is a pipeline",
+        fields=("vpp", "pp"),
+        broken=lambda p: p.vpp > 1 and p.pp == 1,
+        message=lambda p: f"vpp {p.vpp} needs pp of 2 or more, got 1",
+    ),
+    Rule(
+        name="an interleaved pipeline takes micro batches in rounds",
+        fields=("accumulation", "pp"),
+        broken=lambda p: p.vpp > 1 and p.accumulation % p.pp != 0,
+        message=lambda p: (
+            f"accumulation {p.accumulation} is not a multiple of pp {p.pp}, as an interleaved "
+            f"pipeline needs; the nearest is {max(1, round(p.accumulation / p.pp)) * p.pp}"
+        ),
+    ),
+)
+
+SHARDING = (
+    Rule(
+        name="several GPUs share or replicate",
+        fields=("sharding", "num_gpus"),
+        broken=lambda p: p.sharding == "none" and p.ranks > 1,
+        message=lambda p: (
+            f"sharding 'none' is for one GPU, got num_gpus {p.num_gpus}; "
+            "use 'ddp' or 'zero1' to 'zero3'"
+        ),
+        grants={"sharding": ("ddp", "zero1", "zero3")},
+    ),
+    Rule(
+        name="one GPU has no replicas",
+        fields=("sharding", "num_gpus"),
+        broken=lambda p: p.sharding == "ddp" and p.ranks == 1,
+        message=_no_replicas,
+        grants={"sharding": ("none",)},
+    ),
+    Rule(
+        name="mixed precision is FSDP2's",
+        fields=("precision", "framework", "sharding"),
+        broken=lambda p: p.precision == "mixed" and not p.fsdp,
+        message=lambda p: (
+            "precision 'mixed' is FSDP2's and needs framework 'torch' with sharding 'zero1', "
+            f"'zero2' or 'zero3'; with framework {p.framework!r}, sharding {p.sharding!r} use "
+            "'amp' or 'bf16_master'"
+        ),
+        grants={
+            "precision": ("amp", "bf16_master"),
+            "framework": ("torch",),
+            "sharding": _ZERO,
+        },
+    ),
+    Rule(
+        name="groups apart are FSDP2's",
+        fields=("wrapping", "sharding"),
+        broken=lambda p: p.wrapping == "split" and not p.fsdp,
+        message=lambda p: (
+            f"wrapping 'split' needs sharding 'zero1', 'zero2' or 'zero3', got {p.sharding!r}"
+        ),
+        grants={"sharding": _ZERO},
+    ),
+    Rule(
+        name="the type of the reduction is mixed precision's",
+        fields=("reduce_dtype", "precision"),
+        broken=lambda p: p.reduce_dtype != "float32" and p.precision != "mixed",
+        message=lambda p: (
+            f"reduce_dtype {p.reduce_dtype!r} needs precision 'mixed', got {p.precision!r}"
+        ),
+        grants={"precision": ("mixed",)},
+    ),
+    Rule(
+        name="master weights are the optimizer's",
+        fields=("precision", "optimizer"),
+        broken=lambda p: p.precision == "bf16_master" and not OPTIMIZERS[p.optimizer].masters,
+        message=lambda p: f"precision 'bf16_master' needs optimizer 'adamw', got {p.optimizer!r}",
+        grants={"optimizer": ("adamw",)},
+    ),
+    Rule(
+        name="only ranks can leave out a reduction",
+        fields=("no_sync", "sharding"),
+        broken=lambda p: p.no_sync and p.sharding == "none",
+        message=lambda p: "no_sync needs more than one rank: sharding 'ddp' or 'zero1' to 'zero3'",
+        grants={"sharding": ("ddp", "zero1", "zero3")},
+    ),
+    Rule(
+        name="states that can be sharded",
+        fields=("optimizer", "sharding"),
+        broken=lambda p: p.zero_stage > 0 and not OPTIMIZERS[p.optimizer].shards,
+        message=lambda p: (
+            f"optimizer {p.optimizer!r} is not covered with sharding 'zero1' to 'zero3'; "
+            "use 'none' or 'ddp'"
+        ),
+        grants={"sharding": ("none", "ddp")},
+    ),
+    Rule(
+        name="the framework's precision",
+        fields=("framework", "precision"),
+        broken=lambda p: bool(_framework(p).precision) and p.precision != _framework(p).precision,
+        message=lambda p: (
+            f"framework {p.framework!r} needs precision {_framework(p).precision!r}, "
+            f"got {p.precision!r}"
+        ),
+        grants={"precision": ("bf16_master",)},
+    ),
+)
+
+STACK = (
+    Rule(
+        name="frameworks and kernels that go together",
+        fields=("framework", "kernels"),
+        broken=lambda p: _partners(p) is not None,
+        message=_apart,
+        grants={
+            "framework": tuple(f.name for f in FRAMEWORKS.values() if f.kernels),
+            "kernels": tuple(f.kernels for f in FRAMEWORKS.values() if f.kernels),
+        },
+    ),
+    Rule(
+        name="kernels that keep keys and values",
+        fields=("use_cache", "kernels"),
+        broken=lambda p: p.use_cache and not _kernels(p).caches,
+        message=lambda p: (
+            f"use_cache is covered with kernels {_those(lambda k: k.caches)}, got {p.kernels!r}"
+        ),
+        grants={"kernels": ("transformers",)},
+    ),
+    Rule(
+        name="kernels with tensor parallelism",
+        fields=("tp", "kernels"),
+        broken=lambda p: p.tp > 1 and not _kernels(p).parallel,
+        message=lambda p: (
+            f"tp {p.tp} needs kernels {_those(lambda k: k.parallel)}, got {p.kernels!r}"
+        ),
+        grants={"kernels": _PARALLEL},
+    ),
+    Rule(
+        name="kernels with pipeline parallelism",
+        fields=("pp", "kernels"),
+        broken=lambda p: p.pp > 1 and not _kernels(p).parallel,
+        message=lambda p: (
+            f"pp {p.pp} needs kernels {_those(lambda k: k.parallel)}, got {p.kernels!r}"
+        ),
+        grants={"kernels": _PARALLEL},
+    ),
+    Rule(
+        name="the kernels' attention",
+        fields=("kernels", "attention"),
+        broken=lambda p: p.attention not in _kernels(p).attentions,
+        message=lambda p: f"kernels {p.kernels!r} need attention 'flash', got {p.attention!r}",
+        grants={"attention": ("flash",)},
+    ),
+    Rule(
+        name="context parallelism has flash attention",
+        fields=("cp", "attention"),
+        broken=lambda p: p.cp > 1 and p.attention != "flash",
+        message=lambda p: f"cp {p.cp} needs attention 'flash', got {p.attention!r}",
+        grants={"attention": ("flash",)},
+    ),
+    Rule(
+        name="the kernels' types",
+        fields=("kernels", "precision"),
+        broken=lambda p: p.precision not in _kernels(p).precisions,
+        message=lambda p: (
+            f"kernels {p.kernels!r} need precision 'mixed', 'bf16_master' or 'bf16', "
+            f"got {p.precision!r}"
+        ),
+        grants={"precision": ("mixed", "bf16_master", "bf16")},
+    ),
+    Rule(
+        name="kernels with selective checkpointing",
+        fields=("checkpointing", "kernels"),
+        broken=lambda p: p.checkpointing == "selective" and not _kernels(p).selective,
+        message=lambda p: (
+            f"checkpointing 'selective' needs kernels {_those(lambda k: k.selective)}, "
+            f"got {p.kernels!r}"
+        ),
+        grants={"kernels": _PARALLEL},
+    ),
+    Rule(
+        name="losses that see the whole vocabulary",
+        fields=("loss_head",),
+        broken=lambda p: (
+            p.loss_head in ("chunked", "fused") and (p.tp > 1 or _framework(p).own_loss)
+        ),
+        message=lambda p: (
+            f"loss_head {p.loss_head!r} is not covered with tensor parallelism or Megatron; "
+            "use 'in_place', 'compiled' or 'transformers'"
+        ),
+        grants={"loss_head": ("in_place", "compiled", "transformers")},
+    ),
+    Rule(
+        name="gradients of a pipeline",
+        fields=("no_sync", "keep_gradients", "pp"),
+        broken=lambda p: p.pp > 1 and (p.no_sync or p.keep_gradients),
+        message=lambda p: "no_sync and keep_gradients are not covered with pp above 1",
+    ),
+    Rule(
+        name="a quantised base has adapters",
+        fields=("quantization", "lora_rank"),
+        broken=lambda p: p.quantization != "none" and not p.lora_rank,
+        message=lambda p: f"quantization {p.quantization!r} needs lora_rank of 1 or more, got 0",
+    ),
+    Rule(
+        name="where adapters are covered",
+        fields=("lora_rank", "framework", "precision", "tp", "pp"),
+        broken=_without_adapters,
+        message=lambda p: (
+            "lora_rank above 0 is covered with framework 'torch' or 'deepspeed', precision other "
+            "than 'bf16_master' in the first, tp 1 and pp 1; got framework "
+            f"{p.framework!r}, precision {p.precision!r}, tp {p.tp}, pp {p.pp}"
+        ),
+        grants={"framework": ("torch", "deepspeed"), "precision": ("bf16_master",)},
+    ),
+    Rule(
+        name="types of a quantised base",
+        fields=("quantization", "precision"),
+        broken=lambda p: p.quantization != "none" and p.precision in ("mixed", "fp32"),
+        message=lambda p: (
+            f"quantization {p.quantization!r} needs precision 'bf16' or 'amp', got {p.precision!r}"
+        ),
+        grants={"precision": ("bf16", "amp")},
+    ),
+    Rule(
+        name="losses under an adapted head",
+        fields=("lora_targets", "loss_head"),
+        broken=lambda p: p.lora_targets == "all_head" and p.loss_head in ("chunked", "fused"),
+        message=lambda p: f"lora_targets 'all_head' is not covered with loss_head {p.loss_head!r}",
+    ),
+    Rule(
+        name="states in CPU memory",
+        fields=("offload", "framework"),
+        broken=lambda p: p.offload != "none" and not _framework(p).offloads,
+        message=lambda p: f"offload {p.offload!r} is not covered with framework {p.framework!r}",
+    ),
+)
+
+
+def rules_of(plan: Plan) -> Iterator[Rule]:
+    """Return the rules that a plan keeps, in the order in which they are asked."""
+    return chain(LAYOUT, SHARDING, FRAMEWORKS[plan.framework].rules, STACK)
+
+
+def broken_by(plan: Plan) -> Rule | None:
+    """Return the first rule that a plan breaks; None where it breaks none."""
+    return next((rule for rule in rules_of(plan) if rule.broken(plan)), None)
+
+
+def check_options(plan: Plan) -> None:
+    """Refuse options that do not go together.
+
+    Raises
+    ------
+    NotCovered
+        With the message of the first rule broken, and the field it names.
+    """
+    rule = broken_by(plan)
+    if rule is not None:
+        raise NotCovered(rule.message(plan), rule.fields[0])
+
+
+# ---- models ----
+def _undivided(a: Architecture, p: Plan) -> str:
+    sizes = (a.num_heads, a.num_kv_heads, a.ffn_dim)
+    return (
+        f"tp {p.tp} does not divide the {a.num_heads} heads, {a.num_kv_heads} key/value "
+        f"heads and FFN size {a.ffn_dim} of {a.name}; the nearest are "
+        f"{nearest(divisors(*sizes), p.tp)}"
+    )
+
+
+def _uneven(a: Architecture, p: Plan) -> str:
+    parts = p.pp * p.vpp
+    valid = [n for n in range(1, a.num_layers + 3) if splits(a.num_layers, n)]
+    return (
+        f"pp {p.pp} · vpp {p.vpp} = {parts} divides neither the {a.num_layers} layers of "
+        f"{a.name} nor these with embedding and head ({a.num_layers + 2}); the nearest "
+        f"products are {nearest(valid, parts)}"
+    )
+
+
+def _drops(a: Architecture, p: Plan) -> bool:
+    """Whether a plan's dropout is what the code that runs drops."""
+    drops = FAMILIES[a.family].drops
+    return drops == "outputs" or (drops == "attention" and _kernels(p).drops_attention)
+
+
+MODEL_LAYOUT = (
+    ModelRule(
+        name="tensor parallelism divides heads and FFN",
+        fields=("tp",),
+        broken=lambda a, p: any(n % p.tp for n in (a.num_heads, a.num_kv_heads, a.ffn_dim)),
+        message=_undivided,
+    ),
+    ModelRule(
+        name="expert parallelism divides experts",
+        fields=("ep",),
+        broken=lambda a, p: p.ep > 1 and not a.experts,
+        message=lambda a, p: f"ep {p.ep} needs a mixture of experts, which {a.name} is not; use 1",
+    ),
+    ModelRule(
+        name="expert parallelism divides evenly",
+        fields=("ep",),
+        broken=lambda a, p: a.experts and a.num_experts % p.ep != 0,
+        message=lambda a, p: (
+            f"ep {p.ep} does not divide the {a.num_experts} experts of {a.name}; the nearest "
+            f"are {nearest(divisors(a.num_experts), p.ep)}"
+        ),
+    ),
+    ModelRule(
+        name="kernels with expert parallelism",
+        fields=("ep",),
+        broken=lambda a, p: p.ep > 1 and not _kernels(p).expert_parallel,
+        message=lambda a, p: f"ep {p.ep} is not covered with kernels {p.kernels!r}; use 1",
+    ),
+    ModelRule(
+        name="a pipeline divides layers",
+        fields=("pp",),
+        broken=lambda a, p: not splits(a.num_layers, p.pp * p.vpp),
+        message=_uneven,
+    ),
+)
+
+MODEL_STACK = (
+    ModelRule(
+        name="kernels that the family is covered with",
+        fields=("kernels",),
+        broken=lambda a, p: (
+            bool(FAMILIES[a.family].kernels) and p.kernels not in FAMILIES[a.family].kernels
+        ),
+        message=lambda a, p: (
+            f"family {a.family!r} is not covered with kernels {p.kernels!r} "
+            f"(covered: {', '.join(FAMILIES[a.family].kernels)})"
+        ),
+    ),
+    ModelRule(
+        name="adapters of experts",
+        fields=("lora_rank",),
+        broken=lambda a, p: a.experts and p.lora_rank > 0,
+        message=lambda a, p: f"lora_rank {p.lora_rank} is not covered for a mixture of experts",
+    ),
+    ModelRule(
+        name="what can be dropped",
+        fields=("dropout",),
+        broken=lambda a, p: p.dropout and not _drops(a, p),
+        message=lambda a, p: (
+            "dropout is covered with kernels 'transformers' and 'liger', or framework 'megatron'; "
+            f"got kernels {p.kernels!r}"
+        ),
+    ),
+    ModelRule(
+        name="a head that is called once a piece",
+        fields=("loss_head", "wrapping"),
+        broken=lambda a, p: (
+            p.loss_head == "pieces"
+            and p.wrapping == "split"
+            and _kernels(p).transformers_model
+            and FAMILIES[a.family].drops != "always"
+        ),
+        message=lambda a, p: (
+            "loss_head 'pieces' calls the head once a piece, which is not covered with wrapping "
+            f"'split' and kernels {p.kernels!r}; use wrapping 'layers'"
+        ),
+    ),
+    ModelRule(
+        name="groups apart are of tensors apart",
+        fields=("wrapping",),
+        broken=lambda a, p: (
+            p.wrapping == "split" and (a.tie_embeddings or not FAMILIES[a.family].splits)
+        ),
+        message=lambda a, p: "wrapping 'split' needs an embedding and a head that are not tied",
+    ),
+)
+
+
+def model_rules_of(architecture: Architecture, plan: Plan) -> Iterator[ModelRule]:
+    """Return the rules that an architecture and a plan keep together, in order."""
+    family, kernels = FAMILIES[architecture.family], KERNELS[plan.kernels]
+    return chain(MODEL_LAYOUT, kernels.rules, family.rules, MODEL_STACK)
+
+
+def check_model(
+    architecture: Architecture, plan: Plan, rules: Iterable[ModelRule] | None = None
+) -> None:
+    """Refuse a model that the plan's axes, kernels or framework do not have.
+
+    Raises
+    ------
+    NotCovered
+        With the message of the first rule broken, and the field it names.
+    """
+    for rule in model_rules_of(architecture, plan) if rules is None else rules:
+        if rule.broken(architecture, plan):
+            raise NotCovered(rule.message(architecture, plan), rule.fields[0])
+
+
+def check_length(architecture: Architecture, seq_length: ArrayLike) -> None:
+    """Refuse sequences that the model's code would treat differently, or not at all.
+
+    Raises
+    ------
+    NotCovered
+        Naming `seq_length`.
+    """
+    longest, most = float(np.max(seq_length)), longest_length(architecture)
+    if most is None or longest <= most:
+        return
+    if architecture.has_positions and longest > architecture.max_positions:
+        reason = (
+            f"seq_length {longest:g} exceeds the {architecture.max_positions} positions "
+            f"of {architecture.name}"
+        )
+    else:
+        reason = (
+            f"seq_length {longest:g} reaches the sliding window of {architecture.name} "
+            f"({architecture.sliding_window}), which is not covered"
+        )
+    raise NotCovered(reason, "seq_length")
