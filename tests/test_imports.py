@@ -19,6 +19,7 @@ HOUSE = {
     "config": "",
     "reduced": "numpy",
     "transformer": "numpy",
+    "readers": "",
     "limits": "",
     "verdict": "",
     "request": "",
@@ -42,7 +43,10 @@ HOUSE = {
     "__main__": "",
 }
 ORDER = list(HOUSE)
-ON_USE = {("simulation", "figure")}  # Simulation.plot() draws
+ON_USE = {
+    ("simulation", "figure"),  # Simulation.plot() draws
+    ("transformer", "readers"),  # their address of old
+}
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
 
 

@@ -41,6 +41,7 @@ from trainmem.config import FIELDS, Inputs
 from trainmem.figure import draw_timeline, plot_timeline
 from trainmem.limits import Limit
 from trainmem.presentation import panel, python_call, tables
+from trainmem.readers import read_configuration
 from trainmem.request import PLAN_OPTIONS, AllInputs, NotCovered, PlanOptions
 from trainmem.transformer import (
     STACKS,
@@ -50,7 +51,6 @@ from trainmem.transformer import (
     plan_of,
     stack,
 )
-from trainmem.transformer.readers import read_configuration
 from trainmem.widget import WidgetInputs
 
 H100 = "H100 · 80 GB"

@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from trainmem.config import preset as preset
     from trainmem.fixes import Fix as Fix
     from trainmem.model import TrainingMemory as TrainingMemory
+    from trainmem.readers import read_configuration as read_configuration
     from trainmem.remote import AsyncClient as AsyncClient
     from trainmem.remote import Client as Client
     from trainmem.simulation import Simulation as Simulation
     from trainmem.simulation import simulate as simulate
     from trainmem.transformer import ARCHITECTURES as ARCHITECTURES
     from trainmem.transformer import OPTIONS as OPTIONS
+    from trainmem.transformer import STACKS as STACKS
     from trainmem.transformer import Architecture as Architecture
     from trainmem.transformer import Plan as Plan
+    from trainmem.transformer import stack as stack
     from trainmem.widget import TrainingMemoryWidget as TrainingMemoryWidget
 
 __version__ = "0.1.0"
@@ -53,6 +56,7 @@ _HOME = {
     "ConfigError": "config",
     "Fix": "fixes",
     "Refused": "answer",
+    "STACKS": "transformer",
     "RemoteError": "answer",
     "Simulation": "simulation",
     "TimedOut": "answer",
@@ -61,7 +65,9 @@ _HOME = {
     "TrainingMemoryWidget": "widget",
     "check": "check",
     "preset": "config",
+    "read_configuration": "readers",
     "simulate": "simulation",
+    "stack": "transformer",
 }
 
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604  # names, all strings

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from trainmem.transformer.plan import Plan
 
 _ZERO = ("zero1", "zero2", "zero3")
-_PARALLEL = ("torchtitan", "compiled", "transformer_engine")
 
 
 def _framework(p: Plan) -> Framework:
@@ -36,9 +35,14 @@ def _kernels(p: Plan) -> Kernels:
     return KERNELS[p.kernels]
 
 
+def _names(has: Callable[[Kernels], bool]) -> tuple[str, ...]:
+    """Return the names of the kernels that have something."""
+    return tuple(name for name, kernels in KERNELS.items() if has(kernels))
+
+
 def _those(has: Callable[[Kernels], bool]) -> str:
     """Name the kernels that have something: ``'a', 'b' or 'c'``."""
-    *most, last = (repr(name) for name, kernels in KERNELS.items() if has(kernels))
+    *most, last = map(repr, _names(has))
     return f"{', '.join(most)} or {last}" if most else last
 
 
@@ -134,7 +138,7 @@ SHARDING = (
         ),
         grants={
             "precision": ("amp", "bf16_master"),
-            "framework": ("torch",),
+            "framework": tuple(f.name for f in FRAMEWORKS.values() if f.fsdp2),
             "sharding": _ZERO,
         },
     ),
@@ -210,7 +214,7 @@ STACK = (
         message=lambda p: (
             f"use_cache is covered with kernels {_those(lambda k: k.caches)}, got {p.kernels!r}"
         ),
-        grants={"kernels": ("transformers",)},
+        grants={"kernels": _names(lambda k: k.caches)},
     ),
     Rule(
         name="kernels with tensor parallelism",
@@ -219,7 +223,7 @@ STACK = (
         message=lambda p: (
             f"tp {p.tp} needs kernels {_those(lambda k: k.parallel)}, got {p.kernels!r}"
         ),
-        grants={"kernels": _PARALLEL},
+        grants={"kernels": _names(lambda k: k.parallel)},
     ),
     Rule(
         name="kernels with pipeline parallelism",
@@ -228,7 +232,7 @@ STACK = (
         message=lambda p: (
             f"pp {p.pp} needs kernels {_those(lambda k: k.parallel)}, got {p.kernels!r}"
         ),
-        grants={"kernels": _PARALLEL},
+        grants={"kernels": _names(lambda k: k.parallel)},
     ),
     Rule(
         name="the kernels' attention",
@@ -262,7 +266,7 @@ STACK = (
             f"checkpointing 'selective' needs kernels {_those(lambda k: k.selective)}, "
             f"got {p.kernels!r}"
         ),
-        grants={"kernels": _PARALLEL},
+        grants={"kernels": _names(lambda k: k.selective)},
     ),
     Rule(
         name="losses that see the whole vocabulary",
@@ -297,7 +301,10 @@ STACK = (
             "than 'bf16_master' in the first, tp 1 and pp 1; got framework "
             f"{p.framework!r}, precision {p.precision!r}, tp {p.tp}, pp {p.pp}"
         ),
-        grants={"framework": ("torch", "deepspeed"), "precision": ("bf16_master",)},
+        grants={
+            "framework": tuple(f.name for f in FRAMEWORKS.values() if f.adapters),
+            "precision": ("bf16_master",),
+        },
     ),
     Rule(
         name="types of a quantised base",

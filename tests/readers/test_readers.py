@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from trainmem import simulate
 from trainmem.config import ConfigError, TrainingConfig
-from trainmem.transformer import OPTIONS, TransformerModel
-from trainmem.transformer.readers import (
+from trainmem.readers import (
     FORMATS,
     Reading,
     accelerate,
@@ -27,10 +26,11 @@ from trainmem.transformer.readers import (
     torchtitan,
     trainer,
 )
-from trainmem.transformer.readers.foreign import SIGNS as FOREIGN
-from trainmem.transformer.readers.ledger import UNKNOWN, flatten
-from trainmem.transformer.readers.megatron import parse
-from trainmem.transformer.readers.read import LONG_KEY, MAX_BYTES, SIGNS, _parse
+from trainmem.readers.account import UNKNOWN, flatten
+from trainmem.readers.foreign import SIGNS as FOREIGN
+from trainmem.readers.megatron import parse
+from trainmem.readers.read import LONG_KEY, MAX_BYTES, SIGNS, _parse
+from trainmem.transformer import OPTIONS, TransformerModel
 
 
 def nested(depth):

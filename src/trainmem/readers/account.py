@@ -147,7 +147,7 @@ def _check_plain(key: str, value: Any, depth: int = 0) -> None:
 
 
 @dataclass
-class Ledger:
+class Account:
     """Accounts for every key of one configuration, each exactly once.
 
     Parameters
@@ -185,8 +185,8 @@ class Ledger:
                 )
             OPTIONS[name].check(value)
 
-    def under(self, prefix: str) -> Ledger:
-        """Return the same ledger, with `prefix` put before every key."""
+    def under(self, prefix: str) -> Account:
+        """Return the same account, with `prefix` put before every key."""
         return replace(self, prefix=self.prefix + prefix)
 
     # Values

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmem.config import ConfigError
+from trainmem.readers.account import Account, Reading, flatten
 from trainmem.transformer.options import OPTIONS
-from trainmem.transformer.readers.ledger import Ledger, Reading, flatten
 
 #: Keys at the top by which the format is recognised.
 TOP_LEVEL = """
@@ -88,58 +88,58 @@ def read_accelerate(source: Mapping[str, Any], **given: Any) -> Reading:
     ValueError
         For a combination that the plan does not cover.
     """
-    ledger = Ledger(flatten(source), given)
+    account = Account(flatten(source), given)
     for name in ("micro_batch", "seq_length", "accumulation"):
         default = OPTIONS[name].default
-        ledger.assume(f"the script decides; give {name}=", **{name: default})
-    ledger.assume("the script decides; give checkpointing=", checkpointing="none")
-    ledger.assume("PyTorch's default", optimizer="adamw_foreach")
-    if not any("." in key for key in ledger.leaves) and any(
-        key.startswith("fsdp_") for key in ledger.leaves
+        account.assume(f"the script decides; give {name}=", **{name: default})
+    account.assume("the script decides; give checkpointing=", checkpointing="none")
+    account.assume("PyTorch's default", optimizer="adamw_foreach")
+    if not any("." in key for key in account.leaves) and any(
+        key.startswith("fsdp_") for key in account.leaves
     ):  # only the section
-        ledger.assume("the script decides; give precision=", precision="mixed")
-        ledger.count_gpus()
-        read_fsdp(ledger, "fsdp_")
-        ledger.rest({}, {})
-        return ledger.close("accelerate")
-    read_launch(ledger)
-    ledger.rest(IGNORED, UNSUPPORTED)
-    return ledger.close("accelerate")
+        account.assume("the script decides; give precision=", precision="mixed")
+        account.count_gpus()
+        read_fsdp(account, "fsdp_")
+        account.rest({}, {})
+        return account.close("accelerate")
+    read_launch(account)
+    account.rest(IGNORED, UNSUPPORTED)
+    return account.close("accelerate")
 
 
-def read_launch(ledger: Ledger) -> None:
+def read_launch(account: Account) -> None:
     """Account for the keys of a launch configuration."""
     kinds = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "TP", "MULTI_CPU", "XLA")
-    kind = ledger.choice("distributed_type", kinds) or "NO"
-    half = ledger.choice("mixed_precision", ("no", "fp16", "bf16", "fp8")) or "no"
-    gpus = ledger.integer("num_processes", 1, 1_000_000)
-    ledger.count_gpus(gpus, "num_processes")
+    kind = account.choice("distributed_type", kinds) or "NO"
+    half = account.choice("mixed_precision", ("no", "fp16", "bf16", "fp8")) or "no"
+    gpus = account.integer("num_processes", 1, 1_000_000)
+    account.count_gpus(gpus, "num_processes")
     half_precision = {"FSDP": "mixed", "DEEPSPEED": "bf16_master"}.get(kind, "amp")
-    ledger.use("mixed_precision", precision="fp32" if half == "no" else half_precision)
+    account.use("mixed_precision", precision="fp32" if half == "no" else half_precision)
     if kind == "FSDP":
-        read_fsdp(ledger.under("fsdp_config."), "fsdp_")
-        ledger.note("distributed_type", text="FSDP, as fsdp_config says")
+        read_fsdp(account.under("fsdp_config."), "fsdp_")
+        account.note("distributed_type", text="FSDP, as fsdp_config says")
     elif kind == "DEEPSPEED":
-        _deepspeed(ledger.under("deepspeed_config."))
-        ledger.note("distributed_type", text="DeepSpeed, as deepspeed_config says")
+        _deepspeed(account.under("deepspeed_config."))
+        account.note("distributed_type", text="DeepSpeed, as deepspeed_config says")
     else:
-        ledger.assume("no distributed_type shards", sharding=ledger.replicated())
+        account.assume("no distributed_type shards", sharding=account.replicated())
         if kind in ("NO", "MULTI_GPU"):
-            ledger.use("distributed_type", sharding=ledger.replicated())
+            account.use("distributed_type", sharding=account.replicated())
         else:
-            ledger.refuse("distributed_type", why="read as replicas of the whole model")
+            account.refuse("distributed_type", why="read as replicas of the whole model")
     for axis in ("tp", "cp"):
         key = f"parallelism_config.parallelism_config_{axis}_size"
-        size = ledger.integer(key)
+        size = account.integer(key)
         if size is not None:
-            ledger.wish(key, **{axis: size})
-    if ledger.choice("dynamo_config.dynamo_backend", ("no", "inductor", "INDUCTOR")) == "inductor":
-        ledger.wish("dynamo_config.dynamo_backend", kernels="compiled", loss_head="compiled")
+            account.wish(key, **{axis: size})
+    if account.choice("dynamo_config.dynamo_backend", ("no", "inductor", "INDUCTOR")) == "inductor":
+        account.wish("dynamo_config.dynamo_backend", kernels="compiled", loss_head="compiled")
 
 
-def read_fsdp(ledger: Ledger, prefix: str) -> None:
+def read_fsdp(account: Account, prefix: str) -> None:
     """Account for the keys that describe FSDP, each with or without `prefix`."""
-    section = ledger.under(prefix)
+    section = account.under(prefix)
     version = section.integer("version", 1, 2)
     strategy = str(section.get("sharding_strategy", "")).upper()
     again = str(section.get("reshard_after_forward", "")).upper()
@@ -159,16 +159,16 @@ def read_fsdp(ledger: Ledger, prefix: str) -> None:
     if name.startswith("HYBRID"):
         section.refuse(*keys, why="replicas of shards: read as shards over all data-parallel ranks")
     if sharding == "ddp":
-        sharding = ledger.replicated()
-        if ledger.value("precision") == "mixed":
-            ledger.options["precision"] = "amp"
-    ledger.assume("FSDP shards all states", sharding=sharding)
+        sharding = account.replicated()
+        if account.value("precision") == "mixed":
+            account.options["precision"] = "amp"
+    account.assume("FSDP shards all states", sharding=sharding)
     section.use(*keys, sharding=sharding)
     if version == 1:
         section.refuse("version", why="FSDP1: modelled as FSDP2")
     section.note("version", text="FSDP2")
-    if ledger.value("precision") == "mixed":  # accelerate reduces in the type it computes in
-        ledger.assume("accelerate reduces gradients in bf16", reduce_dtype="bfloat16")
+    if account.value("precision") == "mixed":  # accelerate reduces in the type it computes in
+        account.assume("accelerate reduces gradients in bf16", reduce_dtype="bfloat16")
     _wrapping(section)
     if section.flag("activation_checkpointing"):
         section.use("activation_checkpointing", checkpointing="full")
@@ -180,7 +180,7 @@ def read_fsdp(ledger: Ledger, prefix: str) -> None:
     section.rest(FSDP_IGNORED, FSDP_UNSUPPORTED)
 
 
-def _wrapping(section: Ledger) -> None:
+def _wrapping(section: Account) -> None:
     policies = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
     policy = section.choice("auto_wrap_policy", policies)
     if policy in (None, policies[0]):
@@ -193,7 +193,7 @@ def _wrapping(section: Ledger) -> None:
     section.ignore("min_num_params", why="not used")
 
 
-def _deepspeed(section: Ledger) -> None:
+def _deepspeed(section: Account) -> None:
     stage = section.integer("zero_stage", 0, 3)
     stage = 2 if stage is None else stage
     sharding = f"zero{stage}" if stage else section.replicated()

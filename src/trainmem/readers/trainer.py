@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmem.config import ConfigError, describe
+from trainmem.readers.accelerate import read_fsdp
+from trainmem.readers.account import AUTO, Account, Reading, flatten
+from trainmem.readers.deepspeed import read_section
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.presets import ARCHITECTURES
-from trainmem.transformer.readers.accelerate import read_fsdp
-from trainmem.transformer.readers.deepspeed import read_section
-from trainmem.transformer.readers.ledger import AUTO, Ledger, Reading, flatten
 
 #: Keys at the top by which the format is recognised.
 TOP_LEVEL = """
@@ -127,54 +127,54 @@ def read_trainer(source: Mapping[str, Any], **given: Any) -> Reading:
     ValueError
         For a combination that the plan does not cover.
     """
-    ledger = Ledger(flatten(source), given)
-    trl = any(key in ledger.leaves for key in TRL)
-    ledger.count_gpus()
-    _sizes(ledger, trl)
-    model = _model(ledger)
-    lora = _lora(ledger)
-    _states(ledger, trl, lora)
-    _kernels(ledger)
-    _optimizer(ledger)
-    ledger.rest(IGNORED, UNSUPPORTED)
-    return ledger.close("trainer", model)
+    account = Account(flatten(source), given)
+    trl = any(key in account.leaves for key in TRL)
+    account.count_gpus()
+    _sizes(account, trl)
+    model = _model(account)
+    lora = _lora(account)
+    _states(account, trl, lora)
+    _kernels(account)
+    _optimizer(account)
+    account.rest(IGNORED, UNSUPPORTED)
+    return account.close("trainer", model)
 
 
-def _sizes(ledger: Ledger, trl: bool) -> None:
-    ledger.assume("the default of TrainingArguments", micro_batch=8, accumulation=1)
+def _sizes(account: Account, trl: bool) -> None:
+    account.assume("the default of TrainingArguments", micro_batch=8, accumulation=1)
     for key, option in (
         ("per_device_train_batch_size", "micro_batch"),
         ("gradient_accumulation_steps", "accumulation"),
     ):
-        number = ledger.integer(key)
+        number = account.integer(key)
         if number is not None:
-            ledger.use(key, **{option: number})
+            account.use(key, **{option: number})
     why = "TRL's default" if trl else "the data decide; give seq_length="
-    ledger.assume(why, seq_length=1024 if trl else 4096)
+    account.assume(why, seq_length=1024 if trl else 4096)
     for key in ("max_length", "max_seq_length", "block_size"):
-        number = ledger.integer(key)
+        number = account.integer(key)
         if number is not None:
-            ledger.use(key, seq_length=number)
-    if ledger.flag("padding_free"):
-        ledger.refuse("padding_free", why="varying lengths are modelled at the full length")
-    ledger.flag("packing")
+            account.use(key, seq_length=number)
+    if account.flag("padding_free"):
+        account.refuse("padding_free", why="varying lengths are modelled at the full length")
+    account.flag("packing")
     keys = ("packing", "packing_strategy", "padding_free")
-    ledger.note(*keys, text="every sequence has its full length")
+    account.note(*keys, text="every sequence has its full length")
 
 
-def _states(ledger: Ledger, trl: bool, lora: bool) -> None:
+def _states(account: Account, trl: bool, lora: bool) -> None:
     """Account for precision, sharding and checkpointing."""
-    half = ledger.flag("bf16"), ledger.flag("fp16")
+    half = account.flag("bf16"), account.flag("fp16")
     if trl and half == (None, None):
         half = True, None
-    loaded = _dtype(ledger)
+    loaded = _dtype(account)
     plain = "amp" if any(half) else "fp32"
     if loaded == "bfloat16" and plain != "fp32":
         plain = "bf16"  # gradients and states follow the weights
     elif loaded in ("bfloat16", "float16"):
         plain = "bf16"
-    deepspeed, fsdp = ledger.get("deepspeed"), ledger.get("fsdp")
-    section = any(key.startswith("deepspeed.") for key in ledger.leaves)
+    deepspeed, fsdp = account.get("deepspeed"), account.get("fsdp")
+    section = any(key.startswith("deepspeed.") for key in account.leaves)
     sharded = section or (fsdp not in (None, False, "", "false") and fsdp != [])
     precision = plain
     if lora:
@@ -183,56 +183,56 @@ def _states(ledger: Ledger, trl: bool, lora: bool) -> None:
         precision = "bf16_master" if any(half) else "fp32"
     elif sharded and any(half):
         precision = "mixed"
-    ledger.assume(
+    account.assume(
         "neither bf16 nor fp16" if not any(half) else "TRL's default", precision=precision
     )
-    _checkpointing(ledger, trl)
+    _checkpointing(account, trl)
     if section:
-        _from_trainer(ledger.under("deepspeed."), precision)
-        read_section(ledger.under("deepspeed."), "TrainingArguments")
-        ledger.ignore("fsdp", why="DeepSpeed shards")
+        _from_trainer(account.under("deepspeed."), precision)
+        read_section(account.under("deepspeed."), "TrainingArguments")
+        account.ignore("fsdp", why="DeepSpeed shards")
     elif sharded:
-        _fsdp(ledger, fsdp)
+        _fsdp(account, fsdp)
     else:
-        ledger.assume("no FSDP, no DeepSpeed", sharding=ledger.replicated())
-        ledger.ignore("fsdp", why="off")
+        account.assume("no FSDP, no DeepSpeed", sharding=account.replicated())
+        account.ignore("fsdp", why="off")
     if deepspeed not in (None, {}, ""):
-        ledger.refuse("deepspeed", why="a path: put that file's content here")
-    ledger.ignore("deepspeed", why="not used")
-    ledger.under("fsdp_config").rest({"fsdp is off": "*"}, {})
-    ledger.use("bf16", "fp16", "dtype", "torch_dtype", "model_init_kwargs.dtype",
-               "model_init_kwargs.torch_dtype", precision=ledger.value("precision"))  # fmt: skip
+        account.refuse("deepspeed", why="a path: put that file's content here")
+    account.ignore("deepspeed", why="not used")
+    account.under("fsdp_config").rest({"fsdp is off": "*"}, {})
+    account.use("bf16", "fp16", "dtype", "torch_dtype", "model_init_kwargs.dtype",
+               "model_init_kwargs.torch_dtype", precision=account.value("precision"))  # fmt: skip
 
 
-def _dtype(ledger: Ledger) -> str | None:
+def _dtype(account: Account) -> str | None:
     types = ("float32", "float16", "bfloat16", AUTO)
     for key in ("dtype", "torch_dtype"):
         for prefix in ("", "model_init_kwargs."):
-            value = ledger.choice(prefix + key, types)
+            value = account.choice(prefix + key, types)
             if value is not None:
                 return value
     return None
 
 
-def _checkpointing(ledger: Ledger, trl: bool) -> None:
+def _checkpointing(account: Account, trl: bool) -> None:
     keys = ("gradient_checkpointing", "activation_checkpointing")
-    values = [ledger.flag(key) for key in keys]
-    ledger.assume(
+    values = [account.flag(key) for key in keys]
+    account.assume(
         "TRL's default" if trl else "the default of TrainingArguments",
         checkpointing="full" if trl else "none",
     )
     if values != [None, None]:
-        ledger.use(*keys, checkpointing="full" if any(values) else "none")
+        account.use(*keys, checkpointing="full" if any(values) else "none")
     for key in ("use_cache", "model_init_kwargs.use_cache"):
-        if not ledger.flag(key):
-            ledger.ignore(key, why="off")
+        if not account.flag(key):
+            account.ignore(key, why="off")
         elif any(values) or (trl and values == [None, None]):
-            ledger.ignore(key, why="transformers turns it off where it checkpoints layers")
+            account.ignore(key, why="transformers turns it off where it checkpoints layers")
         else:
-            ledger.wish(key, use_cache=True)
+            account.wish(key, use_cache=True)
 
 
-def _from_trainer(section: Ledger, precision: str) -> None:
+def _from_trainer(section: Account, precision: str) -> None:
     """Put what the trainer says where DeepSpeed's file says "auto", or refuse a contradiction."""
     pairs = {
         "train_micro_batch_size_per_gpu": "micro_batch",
@@ -246,7 +246,7 @@ def _from_trainer(section: Ledger, precision: str) -> None:
         raise ConfigError(section.prefix + "bf16.enabled", True, 'must be false or "auto"')
 
 
-def _fsdp(ledger: Ledger, fsdp: Any) -> None:
+def _fsdp(account: Account, fsdp: Any) -> None:
     words = fsdp if isinstance(fsdp, list) else str(fsdp).lower().replace(",", " ").split()
     names = {"full_shard": "zero3", "shard_grad_op": "zero2", "no_shard": "ddp",
              "hybrid_shard": "zero3", "hybrid_shard_zero2": "zero2"}  # fmt: skip
@@ -254,123 +254,123 @@ def _fsdp(ledger: Ledger, fsdp: Any) -> None:
         if word not in (*names, "auto_wrap", "offload", "true"):
             allowed = f"true, {', '.join(names)}, with auto_wrap and offload"
             raise ConfigError("fsdp", fsdp, f"must be {allowed}")
-    section = ledger.under("fsdp_config.")
+    section = account.under("fsdp_config.")
     strategy = next((names[word] for word in words if word in names), None)
-    for full in [key for key in ledger.leaves if key.startswith("fsdp_config.fsdp_")]:
-        if full.replace(".fsdp_", ".") not in ledger.leaves:
+    for full in [key for key in account.leaves if key.startswith("fsdp_config.fsdp_")]:
+        if full.replace(".fsdp_", ".") not in account.leaves:
             read_fsdp(section, "fsdp_")
             break
     else:
         read_fsdp(section, "")
     section.rest({}, {})
     if strategy == "ddp":
-        strategy = ledger.replicated()
-        if ledger.value("precision") == "mixed":
-            ledger.options |= {"precision": "amp", "reduce_dtype": "float32"}
+        strategy = account.replicated()
+        if account.value("precision") == "mixed":
+            account.options |= {"precision": "amp", "reduce_dtype": "float32"}
     if any(str(word).startswith("hybrid") for word in words):
-        ledger.options["sharding"] = strategy
-        ledger.refuse("fsdp", why="replicas of shards: read as shards over all ranks")
-    ledger.use("fsdp", sharding=strategy or ledger.value("sharding"))
+        account.options["sharding"] = strategy
+        account.refuse("fsdp", why="replicas of shards: read as shards over all ranks")
+    account.use("fsdp", sharding=strategy or account.value("sharding"))
     if "offload" in words:
-        ledger.options["offload"] = "all"
+        account.options["offload"] = "all"
 
 
-def _kernels(ledger: Ledger) -> None:
-    if ledger.flag("use_liger_kernel"):
-        ledger.wish("use_liger_kernel", kernels="liger", loss_head="fused")
-    _compile(ledger)
-    ledger.ignore("use_liger_kernel", why="off")
+def _kernels(account: Account) -> None:
+    if account.flag("use_liger_kernel"):
+        account.wish("use_liger_kernel", kernels="liger", loss_head="fused")
+    _compile(account)
+    account.ignore("use_liger_kernel", why="off")
     keys = ("attn_implementation", "model_init_kwargs.attn_implementation")
     for key in keys:
-        name = str(ledger.get(key, "sdpa"))
+        name = str(account.get(key, "sdpa"))
         if name == "eager":
-            ledger.wish(key, attention="eager")
+            account.wish(key, attention="eager")
         elif name == "sdpa" or "flash" in name:
-            ledger.wish(key, attention="flash")
-        ledger.refuse(key, why="modelled as flash attention")
+            account.wish(key, attention="flash")
+        account.refuse(key, why="modelled as flash attention")
 
 
-def _compile(ledger: Ledger) -> None:
+def _compile(account: Account) -> None:
     """Account for the compiler: its backend or its mode alone switches it on too."""
     keys = "torch_compile", "torch_compile_backend", "torch_compile_mode"
-    on, (backend, mode) = ledger.flag(keys[0]), (ledger.get(key) for key in keys[1:])
+    on, (backend, mode) = account.flag(keys[0]), (account.get(key) for key in keys[1:])
     if backend not in (None, "inductor"):
-        ledger.refuse(*keys, why="a compiler other than inductor is not modelled")
+        account.refuse(*keys, why="a compiler other than inductor is not modelled")
     if mode not in (None, "default", "max-autotune-no-cudagraphs"):
-        ledger.refuse(keys[2], why="CUDA graphs' private pools are not modelled")
+        account.refuse(keys[2], why="CUDA graphs' private pools are not modelled")
     if on or backend or mode:
-        ledger.wish(*keys, kernels="compiled", loss_head="compiled")
-    ledger.ignore(*keys, why="off")
+        account.wish(*keys, kernels="compiled", loss_head="compiled")
+    account.ignore(*keys, why="off")
 
 
-def _optimizer(ledger: Ledger) -> None:
+def _optimizer(account: Account) -> None:
     """Account for `optim`, which counts under DeepSpeed too where its file names no optimizer."""
-    if ledger.get("deepspeed.optimizer.type") is not None:
-        ledger.ignore("optim", why="DeepSpeed's file names its own optimizer")
+    if account.get("deepspeed.optimizer.type") is not None:
+        account.ignore("optim", why="DeepSpeed's file names its own optimizer")
         return
-    ledger.assume("the default of TrainingArguments", optimizer="adamw")
-    name = str(ledger.get("optim", "adamw_torch_fused")).lower()
+    account.assume("the default of TrainingArguments", optimizer="adamw")
+    name = str(account.get("optim", "adamw_torch_fused")).lower()
     if name in OPTIMIZERS:
-        ledger.wish("optim", optimizer=OPTIMIZERS[name])
-    ledger.refuse("optim", why=f"modelled as AdamW; covered are {', '.join(OPTIMIZERS)}")
+        account.wish("optim", optimizer=OPTIMIZERS[name])
+    account.refuse("optim", why=f"modelled as AdamW; covered are {', '.join(OPTIMIZERS)}")
 
 
-def _lora(ledger: Ledger) -> bool:
+def _lora(account: Account) -> bool:
     """Account for TRL's adapters; return whether there are some."""
-    rank = ledger.integer("lora_r", 1, 65_536)
+    rank = account.integer("lora_r", 1, 65_536)
     keys = ("use_peft", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit",
             "bnb_4bit_quant_type", "use_bnb_nested_quant", "lora_dropout")  # fmt: skip
-    four, eight = ledger.flag("load_in_4bit"), ledger.flag("load_in_8bit")
-    if not ledger.flag("use_peft"):
+    four, eight = account.flag("load_in_4bit"), account.flag("load_in_8bit")
+    if not account.flag("use_peft"):
         if four or eight:
             raise ConfigError("use_peft", False, "must be true: a quantised base needs adapters")
-        ledger.ignore(*keys, why="no adapters")
+        account.ignore(*keys, why="no adapters")
         return False
-    ledger.use("use_peft", "lora_r", lora_rank=rank or 16)
-    _targets(ledger)
+    account.use("use_peft", "lora_r", lora_rank=rank or 16)
+    _targets(account)
     quantization = "none"
     if four:
-        quantization = "nf4_double" if ledger.flag("use_bnb_nested_quant") else "nf4"
+        quantization = "nf4_double" if account.flag("use_bnb_nested_quant") else "nf4"
     elif eight:
         quantization = "int8"
-    kind = ledger.choice("bnb_4bit_quant_type", ("nf4", "fp4")) or "nf4"
+    kind = account.choice("bnb_4bit_quant_type", ("nf4", "fp4")) or "nf4"
     if four and kind != "nf4":
-        ledger.note("bnb_4bit_quant_type", text="4 bits, like nf4")
-    ledger.use("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant",
+        account.note("bnb_4bit_quant_type", text="4 bits, like nf4")
+    account.use("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant",
                quantization=quantization)  # fmt: skip
     return True
 
 
-def _targets(ledger: Ledger) -> None:
+def _targets(account: Account) -> None:
     key = "lora_target_modules"
-    value = ledger.get(key)
-    ledger.assume("peft's default", lora_targets="qv")
+    value = account.get(key)
+    account.assume("peft's default", lora_targets="qv")
     if value is None:
-        ledger.ignore(key, why="peft's default")
+        account.ignore(key, why="peft's default")
         return
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
         raise ConfigError(key, value, "must be a list of module names")
     wanted = frozenset(names)
     if wanted in TARGETS:
-        ledger.use(key, lora_targets=TARGETS[wanted])
+        account.use(key, lora_targets=TARGETS[wanted])
         return
     larger = next((to for known, to in TARGETS.items() if wanted <= known), "all_head")
-    ledger.options["lora_targets"] = larger
-    ledger.refuse(key, why=f"modelled as {larger!r}, the next larger set of targets")
+    account.options["lora_targets"] = larger
+    account.refuse(key, why=f"modelled as {larger!r}, the next larger set of targets")
 
 
-def _model(ledger: Ledger) -> Architecture | None:
+def _model(account: Account) -> Architecture | None:
     """Account for the model's name; return it if it is one of the presets."""
     key = "model_name_or_path"
-    name = ledger.get(key)
+    name = account.get(key)
     if name is None:
         return None
     for known, model in ARCHITECTURES.items():
         if _bare(str(name)) in (_bare(known), _bare(model.source.split("/blob/")[0])):
-            ledger.note(key, text=f"architecture {known}")
+            account.note(key, text=f"architecture {known}")
             return model
-    ledger.ignore(key, why=f"{describe(name)} is no preset: give the architecture yourself")
+    account.ignore(key, why=f"{describe(name)} is no preset: give the architecture yourself")
     return None
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from trainmem.config import ConfigError, describe, once
-from trainmem.transformer.readers import accelerate, deepspeed, torchtitan, trainer
-from trainmem.transformer.readers.accelerate import read_accelerate
-from trainmem.transformer.readers.deepspeed import read_deepspeed
-from trainmem.transformer.readers.foreign import check_keys, check_words
-from trainmem.transformer.readers.ledger import Reading
-from trainmem.transformer.readers.megatron import read_megatron
-from trainmem.transformer.readers.torchtitan import read_torchtitan
-from trainmem.transformer.readers.trainer import read_trainer
+from trainmem.readers import accelerate, deepspeed, torchtitan, trainer
+from trainmem.readers.accelerate import read_accelerate
+from trainmem.readers.account import Reading
+from trainmem.readers.deepspeed import read_deepspeed
+from trainmem.readers.foreign import check_keys, check_words
+from trainmem.readers.megatron import read_megatron
+from trainmem.readers.torchtitan import read_torchtitan
+from trainmem.readers.trainer import read_trainer
 
 #: A configuration larger than this is not one (real ones are a few kB).
 MAX_BYTES = 2**20

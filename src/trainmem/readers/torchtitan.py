@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmem.config import ConfigError
+from trainmem.readers.account import Account, Reading, flatten
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.presets import ARCHITECTURES
-from trainmem.transformer.readers.ledger import Ledger, Reading, flatten
 
 #: Keys at the top by which the format is recognised.
 TOP_LEVEL = """
@@ -92,92 +92,92 @@ def read_torchtitan(source: Mapping[str, Any], **given: Any) -> Reading:
     ValueError
         For a combination that the plan does not cover.
     """
-    ledger = Ledger(flatten(source), given)
-    model = _model(ledger)
-    ledger.assume("torchtitan", kernels="torchtitan")
-    _mesh(ledger, model)
-    _training(ledger)
-    _checkpointing(ledger)
-    _optimizer(ledger)
-    if ledger.get("model.converters"):
-        for key in ledger.leaves:
+    account = Account(flatten(source), given)
+    model = _model(account)
+    account.assume("torchtitan", kernels="torchtitan")
+    _mesh(account, model)
+    _training(account)
+    _checkpointing(account)
+    _optimizer(account)
+    if account.get("model.converters"):
+        for key in account.leaves:
             if key.startswith(("quantize.", "float8.", "mx.")):
-                ledger.refuse(key, why="part of model.converters")
-    ledger.rest(IGNORED, UNSUPPORTED)
-    return ledger.close("torchtitan", model)
+                account.refuse(key, why="part of model.converters")
+    account.rest(IGNORED, UNSUPPORTED)
+    return account.close("torchtitan", model)
 
 
-def _mesh(ledger: Ledger, model: Architecture | None) -> None:
+def _mesh(account: Account, model: Architecture | None) -> None:
     """Account for the degrees: their product is the number of GPUs, where none is left open."""
     degrees = {"tensor_parallel_degree": "tp", "context_parallel_degree": "cp",
                "expert_parallel_degree": "ep", "pipeline_parallel_degree": "pp"}  # fmt: skip
     for name, axis in degrees.items():
         for key in _spellings(name):
-            degree = ledger.integer(key)
+            degree = account.integer(key)
             if degree is not None:
-                ledger.use(key, **{axis: degree})
+                account.use(key, **{axis: degree})
     replicate, shard = "data_parallel_replicate_degree", "data_parallel_shard_degree"
-    replicas = _integer(ledger, replicate, 1) or 1
-    shards = _integer(ledger, shard, -1)
+    replicas = _integer(account, replicate, 1) or 1
+    shards = _integer(account, shard, -1)
     shards = -1 if shards is None else shards
     if shards == 0:
         raise ConfigError(f"parallelism.{shard}", 0, "must be -1 or a whole number from 1 up")
-    axes: int = ledger.value("tp") * ledger.value("pp") * ledger.value("cp")
+    axes: int = account.value("tp") * account.value("pp") * account.value("cp")
     if shards > 0:
-        ledger.count_gpus(replicas * shards * axes, *_spellings(shard))
-    gpus = ledger.count_gpus(replicas=2 if shards < 0 else 1)
+        account.count_gpus(replicas * shards * axes, *_spellings(shard))
+    gpus = account.count_gpus(replicas=2 if shards < 0 else 1)
     if shards < 0:
         shards = max(1, gpus // (replicas * axes))
-    sharded = shards * ledger.value("cp") > 1
-    again = ledger.choice("parallelism.fsdp_reshard_after_forward", ("default", "always", "never"))
-    keep = again == "never" or (again != "always" and ledger.value("pp") > 1)
-    sharding = ("zero2" if keep else "zero3") if sharded else ledger.replicated()
-    ledger.use(*_spellings(shard), "parallelism.fsdp_reshard_after_forward", sharding=sharding)
-    ledger.assume("all ranks that are left shard the states", sharding=sharding)
+    sharded = shards * account.value("cp") > 1
+    again = account.choice("parallelism.fsdp_reshard_after_forward", ("default", "always", "never"))
+    keep = again == "never" or (again != "always" and account.value("pp") > 1)
+    sharding = ("zero2" if keep else "zero3") if sharded else account.replicated()
+    account.use(*_spellings(shard), "parallelism.fsdp_reshard_after_forward", sharding=sharding)
+    account.assume("all ranks that are left shard the states", sharding=sharding)
     if sharded:
-        ledger.assume("torchtitan", wrapping="split")  # embedding, layers and head on their own
+        account.assume("torchtitan", wrapping="split")  # embedding, layers and head on their own
     if replicas > 1 and sharded:
         why = "replicas of shards: read as shards over all data-parallel ranks"
-        ledger.refuse(*_spellings(replicate), why=why)
-    ledger.note(*_spellings(replicate), text="a factor of num_gpus")
-    _schedule(ledger, model)
+        account.refuse(*_spellings(replicate), why=why)
+    account.note(*_spellings(replicate), text="a factor of num_gpus")
+    _schedule(account, model)
 
 
-def _schedule(ledger: Ledger, model: Architecture | None) -> None:
+def _schedule(account: Account, model: Architecture | None) -> None:
     """Account for the pipeline's schedule and its micro batches."""
     keys = _spellings("pipeline_parallel_schedule")
     per_stage = "parallelism.pipeline_parallel_layers_per_stage"
     micro = _spellings("pipeline_parallel_microbatch_size")
-    if ledger.value("pp") == 1:
-        ledger.ignore(*keys, per_stage, *micro, why="no pipeline")
+    if account.value("pp") == 1:
+        account.ignore(*keys, per_stage, *micro, why="no pipeline")
         return
-    name = next((str(ledger.get(key)) for key in keys if ledger.get(key)), "1F1B")
+    name = next((str(account.get(key)) for key in keys if account.get(key)), "1F1B")
     chunks = 1
     if name.lower() == "interleaved1f1b":
-        layers, chunks = ledger.integer(per_stage), 2  # two stages a rank unless said otherwise
+        layers, chunks = account.integer(per_stage), 2  # two stages a rank unless said otherwise
         if layers and model is not None:
-            chunks = max(1, math.ceil((model.num_layers + 2) / layers) // ledger.value("pp"))
+            chunks = max(1, math.ceil((model.num_layers + 2) / layers) // account.value("pp"))
     elif name.lower() != "1f1b":
-        ledger.refuse(*keys, why="modelled as 1F1B")
-    ledger.use(*keys, per_stage, vpp=chunks)
+        account.refuse(*keys, why="modelled as 1F1B")
+    account.use(*keys, per_stage, vpp=chunks)
 
 
-def _training(ledger: Ledger) -> None:
-    ledger.assume("torchtitan's default", micro_batch=8, seq_length=2048)
+def _training(account: Account) -> None:
+    account.assume("torchtitan's default", micro_batch=8, seq_length=2048)
     local = next((n for key in ("training.local_batch_size", "training.batch_size")
-                  if (n := ledger.integer(key)) is not None), 8)  # fmt: skip
-    if ledger.value("pp") > 1:
-        micro = _integer(ledger, "pipeline_parallel_microbatch_size", 1) or 1
+                  if (n := account.integer(key)) is not None), 8)  # fmt: skip
+    if account.value("pp") > 1:
+        micro = _integer(account, "pipeline_parallel_microbatch_size", 1) or 1
         if local % micro:
             raise ConfigError("training.local_batch_size", local, f"must be a multiple of {micro}")
-        ledger.use(*_spellings("pipeline_parallel_microbatch_size"), micro_batch=micro)
-        ledger.use("training.local_batch_size", "training.batch_size", accumulation=local // micro)
+        account.use(*_spellings("pipeline_parallel_microbatch_size"), micro_batch=micro)
+        account.use("training.local_batch_size", "training.batch_size", accumulation=local // micro)
     else:
-        ledger.use("training.local_batch_size", "training.batch_size", micro_batch=local)
-    replicas = ledger.value("num_gpus") // (
-        ledger.value("tp") * ledger.value("pp") * ledger.value("cp")
+        account.use("training.local_batch_size", "training.batch_size", micro_batch=local)
+    replicas = account.value("num_gpus") // (
+        account.value("tp") * account.value("pp") * account.value("cp")
     )
-    total = ledger.integer("training.global_batch_size", -1)
+    total = account.integer("training.global_batch_size", -1)
     if total is not None and total > 0:
         step = local * max(1, replicas)
         if total % step:
@@ -186,60 +186,60 @@ def _training(ledger: Ledger) -> None:
                 total,
                 f"must be a multiple of local batch × data-parallel ranks = {step}",
             )
-        ledger.use(
+        account.use(
             "training.global_batch_size",
-            accumulation=ledger.value("accumulation") * (total // step),
+            accumulation=account.value("accumulation") * (total // step),
         )
-    ledger.ignore("training.global_batch_size", why="one local batch on every rank")
-    length = ledger.integer("training.seq_len")
+    account.ignore("training.global_batch_size", why="one local batch on every rank")
+    length = account.integer("training.seq_len")
     if length is not None:
-        ledger.use("training.seq_len", seq_length=length)
-    _precision(ledger)
-    if ledger.flag("training.enable_cpu_offload"):
-        ledger.wish("training.enable_cpu_offload", offload="all")
-    ledger.ignore("training.enable_cpu_offload", why="off")
-    _compile(ledger)
+        account.use("training.seq_len", seq_length=length)
+    _precision(account)
+    if account.flag("training.enable_cpu_offload"):
+        account.wish("training.enable_cpu_offload", offload="all")
+    account.ignore("training.enable_cpu_offload", why="off")
+    _compile(account)
 
 
-def _precision(ledger: Ledger) -> None:
+def _precision(account: Account) -> None:
     types = ("bfloat16", "float32")
-    weights = ledger.choice("training.dtype", types) or "float32"
-    compute = ledger.choice("training.mixed_precision_param", types) or "bfloat16"
-    reduce = ledger.choice("training.mixed_precision_reduce", types) or "float32"
-    sharded = ledger.value("sharding").startswith("zero")
+    weights = account.choice("training.dtype", types) or "float32"
+    compute = account.choice("training.mixed_precision_param", types) or "bfloat16"
+    reduce = account.choice("training.mixed_precision_reduce", types) or "float32"
+    sharded = account.value("sharding").startswith("zero")
     precision = "mixed" if sharded else "amp"
     if weights == "bfloat16":
         precision = "bf16"
     elif compute == "float32":
         precision = "fp32"
-    ledger.assume("torchtitan's default", precision=precision)
-    ledger.use("training.dtype", "training.mixed_precision_param", precision=precision)
+    account.assume("torchtitan's default", precision=precision)
+    account.use("training.dtype", "training.mixed_precision_param", precision=precision)
     if precision == "mixed":
-        ledger.use("training.mixed_precision_reduce", reduce_dtype=reduce)
-    ledger.ignore("training.mixed_precision_reduce", why="only for FSDP's mixed precision")
+        account.use("training.mixed_precision_reduce", reduce_dtype=reduce)
+    account.ignore("training.mixed_precision_reduce", why="only for FSDP's mixed precision")
 
 
-def _compile(ledger: Ledger) -> None:
-    old = ledger.flag("training.compile")
-    parts = ledger.get("compile.components", ["model", "loss"])
+def _compile(account: Account) -> None:
+    old = account.flag("training.compile")
+    parts = account.get("compile.components", ["model", "loss"])
     if not isinstance(parts, list) or not set(map(str, parts)) <= {"model", "loss"}:
         raise ConfigError("compile.components", parts, 'must be a list of "model" and "loss"')
-    if not (old or ledger.flag("compile.enable")):
-        ledger.ignore("training.compile", "compile.enable", "compile.components", why="off")
+    if not (old or account.flag("compile.enable")):
+        account.ignore("training.compile", "compile.enable", "compile.components", why="off")
         return
     options = {}
     if "model" in parts:
         options["kernels"] = "compiled"
     if "loss" in parts:
         options["loss_head"] = "compiled"
-    ledger.use("training.compile", "compile.enable", "compile.components", **options)
+    account.use("training.compile", "compile.enable", "compile.components", **options)
 
 
-def _checkpointing(ledger: Ledger) -> None:
+def _checkpointing(account: Account) -> None:
     modes = ("none", "selective", "full", "memory_budget")
-    said = ledger.choice("activation_checkpoint.mode", modes)
+    said = account.choice("activation_checkpoint.mode", modes)
     mode = said or "selective"
-    option = str(ledger.get("activation_checkpoint.selective_ac_option", "2")).lower()
+    option = str(account.get("activation_checkpoint.selective_ac_option", "2")).lower()
     checkpointing = mode
     if mode == "selective" and option != "op":
         if not option.isdecimal() or int(option) > 1000:
@@ -249,36 +249,36 @@ def _checkpointing(ledger: Ledger) -> None:
         checkpointing = {0: "full", 1: "full", 2: "every_2nd"}.get(int(option), "none")
         if int(option) > 2:
             why = "every third layer and rarer is modelled as none"
-            ledger.refuse("activation_checkpoint.selective_ac_option", why=why)
+            account.refuse("activation_checkpoint.selective_ac_option", why=why)
     elif mode == "memory_budget":
         checkpointing = "none"
-        ledger.refuse("activation_checkpoint.mode", why="modelled as none")
+        account.refuse("activation_checkpoint.mode", why="modelled as none")
     if mode != "selective":
-        ledger.ignore("activation_checkpoint.selective_ac_option", why="only for selective")
-    ledger.assume("torchtitan's default", checkpointing=checkpointing)
-    ledger.use("activation_checkpoint.mode", "activation_checkpoint.selective_ac_option",
+        account.ignore("activation_checkpoint.selective_ac_option", why="only for selective")
+    account.assume("torchtitan's default", checkpointing=checkpointing)
+    account.use("activation_checkpoint.mode", "activation_checkpoint.selective_ac_option",
                checkpointing=checkpointing)  # fmt: skip
 
 
-def _optimizer(ledger: Ledger) -> None:
-    name = str(ledger.get("optimizer.name", "AdamW"))
-    fused = ledger.flag("optimizer.fused")  # 2024's spelling
+def _optimizer(account: Account) -> None:
+    name = str(account.get("optimizer.name", "AdamW"))
+    fused = account.flag("optimizer.fused")  # 2024's spelling
     ways = {"fused": "adamw", "foreach": "adamw_foreach", "for-loop": "adamw_forloop"}
-    way = ledger.choice("optimizer.implementation", ways) or ("foreach" if fused is False else "")
+    way = account.choice("optimizer.implementation", ways) or ("foreach" if fused is False else "")
     if name.lower() not in ("adam", "adamw"):
-        ledger.refuse("optimizer.name", why="modelled as AdamW")
-    ledger.use("optimizer.name", "optimizer.implementation", "optimizer.fused",
+        account.refuse("optimizer.name", why="modelled as AdamW")
+    account.use("optimizer.name", "optimizer.implementation", "optimizer.fused",
                optimizer=ways[way or "fused"])  # fmt: skip
 
 
-def _model(ledger: Ledger) -> Architecture | None:
+def _model(account: Account) -> Architecture | None:
     keys = ("model.name", "model.flavor")
-    name = MODELS.get((str(ledger.get(keys[0], "llama3")), str(ledger.get(keys[1], ""))))
+    name = MODELS.get((str(account.get(keys[0], "llama3")), str(account.get(keys[1], ""))))
     model = ARCHITECTURES.get(name or "")
     if model is None:
-        ledger.ignore(*keys, why="no preset: give the architecture yourself")
+        account.ignore(*keys, why="no preset: give the architecture yourself")
         return None
-    ledger.note(*keys, text=f"architecture {model.name}")
+    account.note(*keys, text=f"architecture {model.name}")
     return model
 
 
@@ -287,6 +287,6 @@ def _spellings(name: str) -> tuple[str, ...]:
     return f"parallelism.{name}", f"experimental.{name}", f"training.{name}"
 
 
-def _integer(ledger: Ledger, name: str, low: int) -> int | None:
-    numbers = (ledger.integer(key, low) for key in _spellings(name))
+def _integer(account: Account, name: str, low: int) -> int | None:
+    numbers = (account.integer(key, low) for key in _spellings(name))
     return next((number for number in numbers if number is not None), None)

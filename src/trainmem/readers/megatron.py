@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainmem.config import ConfigError
+from trainmem.readers.account import Account, Reading
+from trainmem.readers.megatron_keys import IGNORED, UNSUPPORTED
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.options import OPTIONS
-from trainmem.transformer.readers.ledger import Ledger, Reading
-from trainmem.transformer.readers.megatron_keys import IGNORED, UNSUPPORTED
 
 _GEOMETRY_KEYS = """
 --num-layers --hidden-size --num-attention-heads --ffn-hidden-size --num-query-groups
@@ -54,16 +54,16 @@ def read_megatron(
     ValueError
         For a combination that the plan does not cover.
     """
-    ledger = Ledger(parse(arguments), given)
-    ledger.assume("Megatron", framework="megatron", kernels="transformer_engine",
+    account = Account(parse(arguments), given)
+    account.assume("Megatron", framework="megatron", kernels="transformer_engine",
                   sequence_parallel=False)  # fmt: skip
-    _axes(ledger)
-    _batches(ledger)
-    _states(ledger)
-    _activations(ledger)
-    model = _architecture(ledger, vocab_size)
-    ledger.rest(IGNORED, UNSUPPORTED)
-    return ledger.close("megatron", model)
+    _axes(account)
+    _batches(account)
+    _states(account)
+    _activations(account)
+    model = _architecture(account, vocab_size)
+    account.rest(IGNORED, UNSUPPORTED)
+    return account.close("megatron", model)
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
@@ -98,170 +98,170 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _axes(ledger: Ledger) -> None:
-    ledger.refuse("--model-parallel-size", why="old: use --tensor-model-parallel-size")
+def _axes(account: Account) -> None:
+    account.refuse("--model-parallel-size", why="old: use --tensor-model-parallel-size")
     axes = {"--tensor-model-parallel-size": "tp", "--pipeline-model-parallel-size": "pp",
             "--context-parallel-size": "cp", "--expert-model-parallel-size": "ep"}  # fmt: skip
     for key, axis in axes.items():
-        size = ledger.integer(key, 1, OPTIONS[axis].bounds[1])
+        size = account.integer(key, 1, OPTIONS[axis].bounds[1])
         if size is not None:
-            ledger.use(key, **{axis: size})
-    if ledger.flag("--sequence-parallel"):
-        ledger.use("--sequence-parallel", sequence_parallel=True)
-    if ledger.integer("--expert-tensor-parallel-size") == ledger.value("tp"):
-        ledger.ignore("--expert-tensor-parallel-size", why="as the rest")
-    per_node = [k for k in ("--nproc_per_node", "--nproc-per-node") if ledger.get(k) is not None]
-    local = ledger.integer(per_node[0], 1, 1024) if per_node else None
-    nodes = ledger.integer("--nnodes", 1, 1_000_000)
+            account.use(key, **{axis: size})
+    if account.flag("--sequence-parallel"):
+        account.use("--sequence-parallel", sequence_parallel=True)
+    if account.integer("--expert-tensor-parallel-size") == account.value("tp"):
+        account.ignore("--expert-tensor-parallel-size", why="as the rest")
+    per_node = [k for k in ("--nproc_per_node", "--nproc-per-node") if account.get(k) is not None]
+    local = account.integer(per_node[0], 1, 1024) if per_node else None
+    nodes = account.integer("--nnodes", 1, 1_000_000)
     if local is not None:
-        ledger.count_gpus(local * (nodes or 1), *per_node, "--nnodes")
-    ledger.count_gpus()
-    ledger.ignore("--nnodes", why="without --nproc-per-node")
-    _chunks(ledger)
+        account.count_gpus(local * (nodes or 1), *per_node, "--nnodes")
+    account.count_gpus()
+    account.ignore("--nnodes", why="without --nproc-per-node")
+    _chunks(account)
 
 
-def _chunks(ledger: Ledger) -> None:
+def _chunks(account: Account) -> None:
     """Account for the interleaved pipeline."""
     layers, per_chunk = "--num-layers", "--num-layers-per-virtual-pipeline-stage"
     stages = "--num-virtual-stages-per-pipeline-rank"
-    chunks = ledger.integer(stages)
-    each = ledger.integer(per_chunk)
+    chunks = account.integer(stages)
+    each = account.integer(per_chunk)
     if each is not None:
-        total = ledger.integer(layers)
-        whole = each * ledger.value("pp")
+        total = account.integer(layers)
+        whole = each * account.value("pp")
         if total is None or (total % whole and (total + 2) % whole):
             raise ConfigError(
-                per_chunk, each, f"must divide {layers} ({total}) over {ledger.value('pp')} stages"
+                per_chunk, each, f"must divide {layers} ({total}) over {account.value('pp')} stages"
             )
         chunks = (total if total % whole == 0 else total + 2) // whole
     if chunks is not None:
-        ledger.use(stages, per_chunk, vpp=chunks)
+        account.use(stages, per_chunk, vpp=chunks)
     flags = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-    if all(ledger.flag(flag) for flag in flags):
-        ledger.note(*flags, text="embedding and head count as a layer where layers don't divide")
-    ledger.refuse(*flags, why="embedding and head count together or not at all")
+    if all(account.flag(flag) for flag in flags):
+        account.note(*flags, text="embedding and head count as a layer where layers don't divide")
+    account.refuse(*flags, why="embedding and head count together or not at all")
 
 
-def _batches(ledger: Ledger) -> None:
-    ledger.assume("the arguments lack --micro-batch-size", micro_batch=1)
-    ledger.assume("the arguments lack --seq-length", seq_length=4096)
-    micro = ledger.integer("--micro-batch-size", 1, 65_536)
+def _batches(account: Account) -> None:
+    account.assume("the arguments lack --micro-batch-size", micro_batch=1)
+    account.assume("the arguments lack --seq-length", seq_length=4096)
+    micro = account.integer("--micro-batch-size", 1, 65_536)
     if micro is not None:
-        ledger.use("--micro-batch-size", micro_batch=micro)
-    length = ledger.integer("--seq-length", 1, 2**24)
+        account.use("--micro-batch-size", micro_batch=micro)
+    length = account.integer("--seq-length", 1, 2**24)
     if length is not None:
-        ledger.use("--seq-length", seq_length=length)
-    total = ledger.integer("--global-batch-size")
-    replicas = ledger.value("num_gpus") // (
-        ledger.value("tp") * ledger.value("pp") * ledger.value("cp")
+        account.use("--seq-length", seq_length=length)
+    total = account.integer("--global-batch-size")
+    replicas = account.value("num_gpus") // (
+        account.value("tp") * account.value("pp") * account.value("cp")
     )
     if total is not None and replicas:
-        step = ledger.value("micro_batch") * replicas
-        if total % step and "num_gpus" not in ledger.assumed:
+        step = account.value("micro_batch") * replicas
+        if total % step and "num_gpus" not in account.assumed:
             raise ConfigError(
                 "--global-batch-size",
                 total,
                 f"must be a multiple of micro batch × data-parallel ranks = {step}",
             )
-        ledger.use("--global-batch-size", accumulation=max(1, total // step))
+        account.use("--global-batch-size", accumulation=max(1, total // step))
 
 
-def _states(ledger: Ledger) -> None:
-    half = [key for key in ("--bf16", "--fp16") if ledger.flag(key)]
+def _states(account: Account) -> None:
+    half = [key for key in ("--bf16", "--fp16") if account.flag(key)]
     if not half:
         raise ConfigError("--bf16", None, "must be there, or --fp16: fp32 is not covered")
-    ledger.use(*half, precision="bf16_master")
-    ledger.note("--accumulate-allreduce-grads-in-fp32", text="gradients in fp32")
-    sharded = ledger.flag("--use-distributed-optimizer") or any(
-        ledger.flag(key)
+    account.use(*half, precision="bf16_master")
+    account.note("--accumulate-allreduce-grads-in-fp32", text="gradients in fp32")
+    sharded = account.flag("--use-distributed-optimizer") or any(
+        account.flag(key)
         for key in ("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2")
     )
-    sharding = "zero1" if sharded else ledger.replicated()
-    ledger.assume("no --use-distributed-optimizer", sharding=sharding)
-    ledger.use("--use-distributed-optimizer", sharding=sharding)
-    name = str(ledger.get("--optimizer", "adam")).lower()
+    sharding = "zero1" if sharded else account.replicated()
+    account.assume("no --use-distributed-optimizer", sharding=sharding)
+    account.use("--use-distributed-optimizer", sharding=sharding)
+    name = str(account.get("--optimizer", "adam")).lower()
     if name == "adam":
-        ledger.use("--optimizer", optimizer="adamw")
-    ledger.refuse("--optimizer", why="modelled as Adam")
-    if ledger.flag("--optimizer-cpu-offload"):
-        ledger.wish("--optimizer-cpu-offload", offload="optimizer")
-    ledger.note("--optimizer-offload-fraction", text="see --optimizer-cpu-offload")
+        account.use("--optimizer", optimizer="adamw")
+    account.refuse("--optimizer", why="modelled as Adam")
+    if account.flag("--optimizer-cpu-offload"):
+        account.wish("--optimizer-cpu-offload", offload="optimizer")
+    account.note("--optimizer-offload-fraction", text="see --optimizer-cpu-offload")
 
 
-def _activations(ledger: Ledger) -> None:
+def _activations(account: Account) -> None:
     kinds = ("full", "selective")
-    kind = ledger.choice("--recompute-granularity", kinds)
-    if kind is None and ledger.flag("--recompute-activations"):
+    kind = account.choice("--recompute-granularity", kinds)
+    if kind is None and account.flag("--recompute-activations"):
         kind = "selective"
-    ledger.assume("no recomputation is asked for", checkpointing="none")
+    account.assume("no recomputation is asked for", checkpointing="none")
     if kind is not None:
         keys = ("--recompute-granularity", "--recompute-activations")
-        ledger.use(*keys, checkpointing=kind)
-    method = ledger.choice("--recompute-method", ("uniform", "block"))
-    layers = ledger.integer("--recompute-num-layers")
+        account.use(*keys, checkpointing=kind)
+    method = account.choice("--recompute-method", ("uniform", "block"))
+    layers = account.integer("--recompute-num-layers")
     keys = ("--recompute-method", "--recompute-num-layers")
     if kind != "full":
-        ledger.ignore(*keys, why="only for full recomputation")
+        account.ignore(*keys, why="only for full recomputation")
     elif method == "block":
-        total = math.ceil((ledger.integer("--num-layers") or 1) / ledger.value("pp"))
+        total = math.ceil((account.integer("--num-layers") or 1) / account.value("pp"))
         if layers is not None and layers < total:
-            ledger.refuse(*keys, why="modelled as recomputing every layer")
+            account.refuse(*keys, why="modelled as recomputing every layer")
     elif layers is not None and layers > 1:
-        ledger.refuse(*keys, why="modelled as keeping every layer's input")
-    ledger.note(*keys, text="every layer's input is kept, every layer recomputed")
-    modules = ledger.get("--recompute-modules", ["core_attn"])
+        account.refuse(*keys, why="modelled as keeping every layer's input")
+    account.note(*keys, text="every layer's input is kept, every layer recomputed")
+    modules = account.get("--recompute-modules", ["core_attn"])
     if modules in ("core_attn", ["core_attn"]) or kind != "selective":
-        ledger.ignore("--recompute-modules", why="as Megatron does by default, or not used")
-    ledger.refuse("--recompute-modules", why="modelled as recomputing attention's core")
-    if ledger.flag("--cross-entropy-loss-fusion"):
+        account.ignore("--recompute-modules", why="as Megatron does by default, or not used")
+    account.refuse("--recompute-modules", why="modelled as recomputing attention's core")
+    if account.flag("--cross-entropy-loss-fusion"):
         keys = ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl")
-        ledger.use(*keys, loss_head="in_place")
-    ledger.ignore("--cross-entropy-fusion-impl", why="only with --cross-entropy-loss-fusion")
-    _attention(ledger)
-    _dropout(ledger)
+        account.use(*keys, loss_head="in_place")
+    account.ignore("--cross-entropy-fusion-impl", why="only with --cross-entropy-loss-fusion")
+    _attention(account)
+    _dropout(account)
 
 
-def _dropout(ledger: Ledger) -> None:
+def _dropout(account: Account) -> None:
     """Account for dropout, which is on unless the arguments say otherwise."""
     rates = {}
     for key in ("--hidden-dropout", "--attention-dropout"):
-        rates[key] = _number(key, ledger.get(key, 0.1))
+        rates[key] = _number(key, account.get(key, 0.1))
     hidden, attention = rates
-    ledger.assume(f"{hidden} is not among the arguments: 0.1", dropout=True)
-    if ledger.value("attention") == "flash":
-        ledger.use(hidden, dropout=rates[hidden] > 0)
+    account.assume(f"{hidden} is not among the arguments: 0.1", dropout=True)
+    if account.value("attention") == "flash":
+        account.use(hidden, dropout=rates[hidden] > 0)
         why = "flash attention keeps no mask" if rates[attention] else "no dropout"
-        ledger.ignore(attention, why=why)
+        account.ignore(attention, why=why)
         return
     both = "modelled as dropping both activations and attention's weights"
     if (rates[hidden] > 0) != (rates[attention] > 0):
-        ledger.miss(attention, both)
-    ledger.use(hidden, attention, dropout=rates[hidden] > 0 or rates[attention] > 0)
+        account.miss(attention, both)
+    account.use(hidden, attention, dropout=rates[hidden] > 0 or rates[attention] > 0)
 
 
 #: Arguments that pick the kernel of attention.
 _ATTENTION = "--attention-backend", "--use-flash-attn", "--transformer-impl", "--use-mcore-models"
 
 
-def _attention(ledger: Ledger) -> None:
+def _attention(account: Account) -> None:
     """Account for the kernel of attention: flash, or Megatron's own, which stores the scores."""
-    unfused = _unfused(ledger)
-    if "attention" in ledger.given:
-        ledger.ignore(*_ATTENTION, why=f"overridden by attention={ledger.given['attention']!r}")
+    unfused = _unfused(account)
+    if "attention" in account.given:
+        account.ignore(*_ATTENTION, why=f"overridden by attention={account.given['attention']!r}")
     elif unfused is not None:
         key, cause = unfused
-        ledger.assume(f"{key} {cause}: attention's scores are stored", attention="eager")
-        ledger.use(key, attention="eager")
-        ledger.refuse(
+        account.assume(f"{key} {cause}: attention's scores are stored", attention="eager")
+        account.use(key, attention="eager")
+        account.refuse(
             "--attention-softmax-in-fp32",
             "--no-masked-softmax-fusion",
             why="the softmax of stored scores is modelled as one kernel in 16 bits",
         )
-    ledger.note(*_ATTENTION, "--use-legacy-models", "--flash-attention-version",
+    account.note(*_ATTENTION, "--use-legacy-models", "--flash-attention-version",
                 text="the kernel of attention")  # fmt: skip
 
 
-def _unfused(ledger: Ledger) -> tuple[str, str] | None:
+def _unfused(account: Account) -> tuple[str, str] | None:
     """Return the argument by which attention stores its scores, and how; None where flash runs.
 
     Transformer Engine's kernels store none. Megatron-Core's own do; those before it did unless
@@ -270,16 +270,16 @@ def _unfused(ledger: Ledger) -> tuple[str, str] | None:
     """
     backend, flash, layers, core = _ATTENTION
     backends = ("flash", "fused", "auto", "unfused", "local")
-    kernel = str(ledger.get(backend, "")).lower()
+    kernel = str(account.get(backend, "")).lower()
     if kernel not in ("", *backends):
         raise ConfigError(backend, kernel, f"must be one of {', '.join(backends)}")
-    whose = ledger.choice(layers, ("local", "transformer_engine", "inference_optimized"))
-    asked, new = bool(ledger.flag(flash)), bool(ledger.flag(core))
+    whose = account.choice(layers, ("local", "transformer_engine", "inference_optimized"))
+    asked, new = bool(account.flag(flash)), bool(account.flag(core))
     if kernel in ("unfused", "local"):
         return backend, kernel
     if whose == "local" and (new or not asked):
         return layers, whose
-    if not (kernel or whose or new or asked or ledger.value("cp") > 1):
+    if not (kernel or whose or new or asked or account.value("cp") > 1):
         return flash, "not among the arguments (give attention='flash' for Transformer Engine)"
     return None
 
@@ -294,10 +294,10 @@ def _number(key: str, value: Any) -> float:
     return number
 
 
-def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None:
+def _architecture(account: Account, vocab_size: int | None) -> Architecture | None:
     """Account for the geometry; return the architecture if it is whole."""
-    sizes = {key: ledger.integer(key) for key in _GEOMETRY[:12]}
-    flags = {key: bool(ledger.flag(key)) for key in _GEOMETRY[12:]}
+    sizes = {key: account.integer(key) for key in _GEOMETRY[:12]}
+    flags = {key: bool(account.flag(key)) for key in _GEOMETRY[12:]}
     layers, hidden, heads = (sizes[key] for key in _GEOMETRY[:3])
     vocabulary = sizes["--padded-vocab-size"] or sizes["--vocab-size"] or vocab_size
     missing = [
@@ -308,14 +308,14 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
         if value is None
     ]
     if layers is None or hidden is None or heads is None or vocabulary is None:
-        ledger.refuse(*_GEOMETRY, why=f"no architecture without {', '.join(missing)}")
+        account.refuse(*_GEOMETRY, why=f"no architecture without {', '.join(missing)}")
         return None
-    family, kinds = _family(ledger, flags, bool(sizes["--num-experts"]))
+    family, kinds = _family(account, flags, bool(sizes["--num-experts"]))
     if not family:
-        ledger.refuse(*_GEOMETRY, why="no family has this norm, gate, positions and biases")
+        account.refuse(*_GEOMETRY, why="no family has this norm, gate, positions and biases")
         return None
     if sizes["--padded-vocab-size"] is None:
-        unit = (ledger.integer("--make-vocab-size-divisible-by") or 128) * ledger.value("tp")
+        unit = (account.integer("--make-vocab-size-divisible-by") or 128) * account.value("tp")
         vocabulary = math.ceil(vocabulary / unit) * unit
     grouped = flags["--group-query-attention"] and sizes["--num-query-groups"]
     gate = flags["--swiglu"]
@@ -339,22 +339,22 @@ def _architecture(ledger: Ledger, vocab_size: int | None) -> Architecture | None
             ffn_dim=ffn,
             vocab_size=vocabulary,
             tie_embeddings=not flags["--untie-embeddings-and-output-weights"],
-            max_positions=sizes["--max-position-embeddings"] or ledger.value("seq_length"),
+            max_positions=sizes["--max-position-embeddings"] or account.value("seq_length"),
             source="Megatron's arguments",
             **experts,
             **kinds,
         )
     except ValueError as error:
         raise ValueError(f"Megatron's arguments: {error}") from None
-    ledger.note(*_GEOMETRY, *_KINDS, text=f"the architecture, family {family}")
+    account.note(*_GEOMETRY, *_KINDS, text=f"the architecture, family {family}")
     return model
 
 
-def _family(ledger: Ledger, flags: dict[str, bool], experts: bool) -> tuple[str, dict[str, bool]]:
+def _family(account: Account, flags: dict[str, bool], experts: bool) -> tuple[str, dict[str, bool]]:
     """Return the family whose tensors these arguments make, and its own fields; "" for none."""
-    rms = str(ledger.get("--normalization", "LayerNorm")) == "RMSNorm"
-    positions = str(ledger.get("--position-embedding-type", "learned_absolute"))
-    rope = positions in ("rope", "yarn") or bool(ledger.flag("--use-rotary-position-embeddings"))
+    rms = str(account.get("--normalization", "LayerNorm")) == "RMSNorm"
+    positions = str(account.get("--position-embedding-type", "learned_absolute"))
+    rope = positions in ("rope", "yarn") or bool(account.flag("--use-rotary-position-embeddings"))
     if rms and rope and flags["--swiglu"] and flags["--disable-bias-linear"]:
         if experts:
             return "qwen3_moe" if flags["--qk-layernorm"] else "mixtral", {}

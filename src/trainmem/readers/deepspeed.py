@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmem.config import ConfigError
-from trainmem.transformer.readers.ledger import AUTO, Ledger, Reading, flatten
+from trainmem.readers.account import AUTO, Account, Reading, flatten
 
 #: Keys at the top by which the format is recognised.
 TOP_LEVEL = """
@@ -129,101 +129,101 @@ def read_deepspeed(source: Mapping[str, Any], **given: Any) -> Reading:
     ValueError
         For a combination that the plan does not cover.
     """
-    ledger = Ledger(flatten(source), given)
-    ledger.assume("DeepSpeed's file doesn't say; give seq_length=", seq_length=4096)
-    ledger.assume("the model's code decides; give checkpointing=", checkpointing="full")
-    auto = any(ledger.get(f"{name}.enabled") == AUTO for name in ("bf16", "fp16"))
+    account = Account(flatten(source), given)
+    account.assume("DeepSpeed's file doesn't say; give seq_length=", seq_length=4096)
+    account.assume("the model's code decides; give checkpointing=", checkpointing="full")
+    auto = any(account.get(f"{name}.enabled") == AUTO for name in ("bf16", "fp16"))
     why = '"auto": the trainer decides' if auto else "no key switches bf16 or fp16 on"
-    ledger.assume(why, precision="bf16_master" if auto else "fp32")
-    read_section(ledger)
-    return ledger.close("deepspeed")
+    account.assume(why, precision="bf16_master" if auto else "fp32")
+    read_section(account)
+    return account.close("deepspeed")
 
 
-def read_section(ledger: Ledger, trainer: str = "") -> None:
-    """Account for DeepSpeed's keys under the ledger's prefix.
+def read_section(account: Account, trainer: str = "") -> None:
+    """Account for DeepSpeed's keys under the account's prefix.
 
     Parameters
     ----------
-    ledger
+    account
         Prefixed where the section lies inside another configuration.
     trainer
-        Who fills in `"auto"`; its values are in the ledger's options already.
+        Who fills in `"auto"`; its values are in the account's options already.
     """
     for key in LEFT_OPEN.split():
-        if ledger.get(key) == AUTO:
-            ledger.ignore(key, why=f'"auto": {trainer or "the trainer"} decides')
-    _precision(ledger)
-    _batches(ledger)
-    _zero(ledger)
-    _optimizer(ledger)
-    ledger.rest(IGNORED, UNSUPPORTED)
+        if account.get(key) == AUTO:
+            account.ignore(key, why=f'"auto": {trainer or "the trainer"} decides')
+    _precision(account)
+    _batches(account)
+    _zero(account)
+    _optimizer(account)
+    account.rest(IGNORED, UNSUPPORTED)
 
 
-def _precision(ledger: Ledger) -> None:
+def _precision(account: Account) -> None:
     for name in ("bf16", "bfloat16", "fp16"):
-        on = ledger.flag(f"{name}.enabled")
+        on = account.flag(f"{name}.enabled")
         if on:
-            ledger.use(f"{name}.enabled", precision="bf16_master")  # fp16: the same bytes
+            account.use(f"{name}.enabled", precision="bf16_master")  # fp16: the same bytes
         elif on is not None:
-            ledger.ignore(f"{name}.enabled", why="off")
+            account.ignore(f"{name}.enabled", why="off")
 
 
-def _batches(ledger: Ledger) -> None:
+def _batches(account: Account) -> None:
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
-    micro, steps, total = (ledger.integer(key) for key in keys)
-    given = ledger.given.keys() & {"num_gpus", "micro_batch", "accumulation"}
-    if total and micro and steps and not given and "num_gpus" not in ledger.options:
-        _divide(ledger, keys, total, micro * steps)
-        ledger.count_gpus(total // (micro * steps), keys[2])
-    gpus = ledger.count_gpus()
-    micro = ledger.given.get("micro_batch", micro)
+    micro, steps, total = (account.integer(key) for key in keys)
+    given = account.given.keys() & {"num_gpus", "micro_batch", "accumulation"}
+    if total and micro and steps and not given and "num_gpus" not in account.options:
+        _divide(account, keys, total, micro * steps)
+        account.count_gpus(total // (micro * steps), keys[2])
+    gpus = account.count_gpus()
+    micro = account.given.get("micro_batch", micro)
     if total and steps is None:
         micro = micro or max(1, total // gpus)
         if not given:
-            _divide(ledger, keys, total, micro * gpus)
+            _divide(account, keys, total, micro * gpus)
         steps = max(1, total // (micro * gpus))
-        ledger.use(keys[2], accumulation=steps)
+        account.use(keys[2], accumulation=steps)
     elif total and micro is None and steps:
-        _divide(ledger, keys, total, steps * gpus)
+        _divide(account, keys, total, steps * gpus)
         micro = total // (steps * gpus)
-        ledger.use(keys[2], micro_batch=micro)
+        account.use(keys[2], micro_batch=micro)
     elif total and micro and steps and not given:
-        _divide(ledger, keys, total, micro * steps * gpus, equal=True)
+        _divide(account, keys, total, micro * steps * gpus, equal=True)
     if micro:
-        ledger.use(keys[0], micro_batch=micro)
+        account.use(keys[0], micro_batch=micro)
     if steps:
-        ledger.use(keys[1], accumulation=steps)
-    ledger.note(keys[2], text="micro batch × accumulation × GPUs")
+        account.use(keys[1], accumulation=steps)
+    account.note(keys[2], text="micro batch × accumulation × GPUs")
 
 
 def _divide(
-    ledger: Ledger, keys: tuple[str, ...], total: int, product: int, equal: bool = False
+    account: Account, keys: tuple[str, ...], total: int, product: int, equal: bool = False
 ) -> None:
     """Refuse a batch that is not a multiple of its known factors, or not their product."""
     if total % product or (equal and total != product):
         relation = "" if equal else "a multiple of "
         raise ConfigError(
-            ledger.prefix + keys[2],
+            account.prefix + keys[2],
             total,
             f"must be {relation}{product}: {keys[0]} × {keys[1]} × GPUs, as far as they are known",
         )
 
 
-def _zero(ledger: Ledger) -> None:
+def _zero(account: Account) -> None:
     zero = "zero_optimization.stage"
-    stage = ledger.integer(zero, 0, 3) or 0
-    if ledger.get("zero_optimization") == {}:
-        ledger.ignore("zero_optimization", why="empty: no stage")
-    elif ledger.flag("zero_optimization"):  # 2020's spelling
+    stage = account.integer(zero, 0, 3) or 0
+    if account.get("zero_optimization") == {}:
+        account.ignore("zero_optimization", why="empty: no stage")
+    elif account.flag("zero_optimization"):  # 2020's spelling
         stage, zero = 1, "zero_optimization"
-    sharding = f"zero{stage}" if stage else ledger.replicated()
-    ledger.assume("no stage of ZeRO", sharding=sharding)
-    ledger.use(zero, sharding=sharding)
-    if stage and ledger.value("precision") == "bf16_master":
-        ledger.assume("DeepSpeed shards the states", framework="deepspeed")
+    sharding = f"zero{stage}" if stage else account.replicated()
+    account.assume("no stage of ZeRO", sharding=sharding)
+    account.use(zero, sharding=sharding)
+    if stage and account.value("precision") == "bf16_master":
+        account.assume("DeepSpeed shards the states", framework="deepspeed")
     elif stage:
-        ledger.assume("without bf16 and fp16 ZeRO is modelled as FSDP2", framework="torch")
-    section = ledger.under("zero_optimization.")
+        account.assume("without bf16 and fp16 ZeRO is modelled as FSDP2", framework="torch")
+    section = account.under("zero_optimization.")
     _offload(section, stage)
     for key, default in BUCKETS.items():
         size = section.integer(key, 0)
@@ -238,7 +238,7 @@ def _zero(ledger: Ledger) -> None:
             section.refuse(key, why=f"{auto}modelled at the default of {default:,} elements")
 
 
-def _offload(section: Ledger, stage: int) -> None:
+def _offload(section: Account, stage: int) -> None:
     devices = ("none", "cpu", "nvme")
     optimizer = section.choice("offload_optimizer.device", devices) or "none"
     weights = section.choice("offload_param.device", devices) or "none"
@@ -263,10 +263,10 @@ def _offload(section: Ledger, stage: int) -> None:
     section.ignore(*first, *second, why="not used")
 
 
-def _optimizer(ledger: Ledger) -> None:
-    if ledger.get("optimizer.type") is None:
-        ledger.assume("the script's, which the file doesn't say", optimizer="adamw")
-    name = str(ledger.get("optimizer.type", "AdamW")).lower()
+def _optimizer(account: Account) -> None:
+    if account.get("optimizer.type") is None:
+        account.assume("the script's, which the file doesn't say", optimizer="adamw")
+    name = str(account.get("optimizer.type", "AdamW")).lower()
     if name in ("adam", "adamw", "fusedadam", "cpuadam"):
-        ledger.note("optimizer.type", text="AdamW")
-    ledger.refuse("optimizer.type", why="modelled as AdamW, the only one under DeepSpeed")
+        account.note("optimizer.type", text="AdamW")
+    account.refuse("optimizer.type", why="modelled as AdamW, the only one under DeepSpeed")
