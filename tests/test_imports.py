@@ -23,6 +23,7 @@ HOUSE = {
     "limits": "",
     "verdict": "",
     "request": "",
+    "repair": "",
     "fixes": "",
     "remedies": "",
     "moment": "",

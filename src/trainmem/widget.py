@@ -36,12 +36,12 @@ from trainmem.figure import plot
 from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.presentation import also_changed, in_labels, panel, tables
+from trainmem.repair import brought_along
 from trainmem.request import (
     PLAN_OPTIONS,
     AllInputs,
     NotCovered,
     as_changes,
-    brought_along,
     check_plan,
 )
 from trainmem.simulation import Simulation, simulate

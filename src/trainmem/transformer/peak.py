@@ -14,10 +14,10 @@ from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.engine.dims import Shape, X
 from trainmem.transformer.engine.tape import KINDS
 from trainmem.transformer.layout import Stage, stages
+from trainmem.transformer.model_rules import MODEL_LAYOUT, check_length, check_model
 from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.plan import Plan
 from trainmem.transformer.program import Program, compile_structure, structure_of
-from trainmem.transformer.rules import MODEL_LAYOUT, check_length, check_model
 from trainmem.transformer.sizes import Floats, block_bytes, order_conditions
 from trainmem.transformer.writer import Segment, StepWriter
 

@@ -29,9 +29,9 @@ from trainmem.transformer.engine.tape import (
 )
 from trainmem.transformer.families import FAMILIES
 from trainmem.transformer.layout import Stage, stages
+from trainmem.transformer.model_rules import check_model
 from trainmem.transformer.optimizers import OPTIMIZERS
 from trainmem.transformer.plan import Plan
-from trainmem.transformer.rules import check_model
 from trainmem.transformer.sizes import Floats
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS
 from trainmem.transformer.step import walk
