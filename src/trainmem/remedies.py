@@ -10,7 +10,7 @@ from trainmem.config import FIELDS, GPUS, TrainingConfig, grouped
 from trainmem.fixes import Offer, offers_of_limits
 from trainmem.limits import Limit, limit
 from trainmem.request import find_gpu
-from trainmem.transformer import FRAMEWORKS, OPTIONS, TransformerModel
+from trainmem.transformer import FRAMEWORKS, OPTIMIZERS, OPTIONS, Optimizer, TransformerModel
 
 __all__ = ["Change", "changed", "offers", "remedies"]
 
@@ -62,8 +62,8 @@ def remedies(model: TransformerModel, config: TrainingConfig) -> list[Change]:
     if options.get("no_sync"):
         words = "reducing at every micro batch"
         found.append(Change("no_sync", False, words, "reduce at every micro batch"))
-    if options.get("optimizer") == "adamw_foreach":
-        found.append(Change("optimizer", "adamw", "the fused optimizer", "fused AdamW"))
+    if fused := _optimizer(options).fused:
+        found.append(Change("optimizer", fused, "the fused optimizer", "fused AdamW"))
     if config.num_gpus > 1:
         found += [
             Change("zero_stage", stage, f"ZeRO-{stage}", f"ZeRO-{stage}")
@@ -108,14 +108,19 @@ def _sharded_over_more(model: TransformerModel, config: TrainingConfig) -> Itera
 
 def _leaner_states(options: Mapping[str, Any], config: TrainingConfig) -> Iterator[Offer]:
     """Yield what keeps the optimizer's states in 8 bits, or on the CPU, where the stack can."""
-    if options.get("optimizer", "adamw") != "adam8bit":
-        yield Offer("optimizer", "adam8bit", "8-bit AdamW")
+    for row in OPTIMIZERS.values():
+        if row.offer and row is not _optimizer(options):
+            yield Offer("optimizer", row.name, row.offer)
     framework = FRAMEWORKS[options.get("framework", OPTIONS["framework"].default)]
     offload = options.get("offload", "none")
     if framework.cpu_optimizer and offload == "none":
         yield Offer("offload", "optimizer", "optimizer states on the CPU")
     if config.zero_stage and offload != "all":
         yield Offer("offload", "all", "all states on the CPU")
+
+
+def _optimizer(options: Mapping[str, Any]) -> Optimizer:
+    return OPTIMIZERS[options.get("optimizer", OPTIONS["optimizer"].default)]
 
 
 def whole_nodes(count: int | None, multiple: int = 1) -> int | None:

@@ -92,6 +92,10 @@ class Optimizer:
     takes
         Who takes a parameter, by name and parameter, where a model has several optimizers; None
         where this one takes all.
+    fused
+        The same optimizer in one kernel, which allocates less; "" where there is none.
+    offer
+        What it is called where it is offered to save memory; "" where it is not.
     masters
         Whether it can keep fp32 master weights of parameters in bf16.
     shards
@@ -105,6 +109,8 @@ class Optimizer:
     states: tuple[State, ...]
     step: Callable[[Writer, Updated], None] = nothing
     takes: Callable[[str, Parameter], Optimizer] | None = None
+    fused: str = ""
+    offer: str = ""
     masters: bool = False
     shards: bool = True
     source: str = "torch 2.13, torch/optim"
@@ -132,6 +138,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
             label="AdamW, foreach",
             states=_MOMENTS,
             step=square_roots_at_once,
+            fused="adamw",
         ),
         Optimizer(
             name="adamw_forloop",
@@ -145,6 +152,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
             name="adam8bit",
             label="8-bit AdamW (bitsandbytes)",
             states=_EIGHT_BITS,  # two moments, and an fp32 scale a block of 256 of each
+            offer="8-bit AdamW",
             shards=False,
             source="bitsandbytes, optim/optimizer.py: not traced",
         ),
