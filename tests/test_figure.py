@@ -17,18 +17,8 @@ from matplotlib.figure import Figure
 
 from trainmem import FIELDS, preset, simulate
 from trainmem.config import write_capacity, write_gb
-from trainmem.drawing.budget import PARTS
-from trainmem.drawing.placing import Places, Spot, spread
-from trainmem.drawing.style import (
-    TOPS,
-    axis_ticks,
-    axis_top,
-    write_binary,
-    write_count,
-    write_tick,
-)
-from trainmem.drawing.sweeps import longest_sequence
-from trainmem.figure import (
+from trainmem.picture.budget import PARTS
+from trainmem.picture.figure import (
     COLORS,
     THEMES,
     Drawing,
@@ -40,6 +30,16 @@ from trainmem.figure import (
     frame_size,
     layout,
     plot,
+)
+from trainmem.picture.placing import Places, Spot, spread
+from trainmem.picture.seq_sweep import longest_sequence
+from trainmem.picture.style import (
+    TOPS,
+    axis_ticks,
+    axis_top,
+    write_binary,
+    write_count,
+    write_tick,
 )
 from trainmem.reduced import REDUCED, Components
 

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from trainmem import preset, simulate
-from trainmem.drawing.style import COLORS
-from trainmem.figure import THEMES, PictureFigure, draw_gpu_sweep, frame_size, plot
-from trainmem.frames import FRAMES, FrameRenderer, _Surface, palette
+from trainmem.picture.figure import THEMES, PictureFigure, draw_gpu_sweep, frame_size, plot
+from trainmem.picture.frames import FRAMES, FrameRenderer, _Surface, palette
+from trainmem.picture.style import COLORS
 
 REQUESTS = {
     "fits": {},
@@ -82,7 +82,7 @@ def test_plain_colours_are_exact(renderer, theme):
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("card", [False, True])
 def test_palette_colours_map_to_themselves(theme, card):
-    from trainmem.frames import _cells
+    from trainmem.picture.frames import _cells
 
     colors = palette(theme, card=card)
     indices = Image.fromarray(colors[None]).quantize(palette=_cells(theme, card=card), dither=0)
@@ -372,7 +372,8 @@ def test_no_figure_outlives_its_renderer():
 
 def test_pyplot_is_never_imported():
     code = (
-        "import sys; from trainmem import simulate; from trainmem.frames import FrameRenderer; "
+        "import sys; from trainmem import simulate; "
+        "from trainmem.picture.frames import FrameRenderer; "
         "FrameRenderer().render(simulate(), width=600, ratio=1, theme='dark'); "
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

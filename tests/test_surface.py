@@ -38,8 +38,8 @@ from trainmem import (
 )
 from trainmem.__main__ import main
 from trainmem.config import FIELDS, Inputs
-from trainmem.figure import draw_timeline, plot_timeline
 from trainmem.limits import Limit
+from trainmem.picture.figure import draw_timeline, plot_timeline
 from trainmem.presentation import panel, python_call, tables
 from trainmem.readers import read_configuration
 from trainmem.request import PLAN_OPTIONS, AllInputs, NotCovered, PlanOptions

@@ -24,12 +24,12 @@ import pytest
 import traitlets
 from ipywidgets.widgets import widget as ipywidgets_widget
 
-import trainmem.frames
 import trainmem.model
+import trainmem.picture.frames
 import trainmem.simulation
 import trainmem.widget
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
-from trainmem.frames import FrameRenderer
+from trainmem.picture.frames import FrameRenderer
 from trainmem.presentation import panel, tables
 from trainmem.request import DERIVED
 from trainmem.simulation import OUTPUT_NAMES, simulate
@@ -1323,7 +1323,7 @@ def test_a_drawing_that_raises_leaves_no_stale_picture_and_is_said(
     browser.take()
     assert browser.picture
     with monkeypatch.context() as broken:
-        broken.setattr(trainmem.frames.Drawing, "update", _raise)
+        broken.setattr(trainmem.picture.frames.Drawing, "update", _raise)
         for change in (
             lambda: browser.set(num_gpus=64),
             lambda: setattr(browser.widget, "num_gpus", 65),
@@ -1351,7 +1351,7 @@ def test_a_drawing_that_raises_leaves_no_stale_picture_and_is_said(
 
 
 def test_a_view_opens_though_its_picture_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainmem.frames.Drawing, "update", _raise)
+    monkeypatch.setattr(trainmem.picture.frames.Drawing, "update", _raise)
     widget = TrainingMemoryWidget()
     data, _metadata = widget._repr_mimebundle_()
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from trainmem.config import preset as preset
     from trainmem.fixes import Fix as Fix
     from trainmem.model import TrainingMemory as TrainingMemory
+    from trainmem.picture.figure import plot as plot
+    from trainmem.picture.figure import plot_timeline as plot_timeline
     from trainmem.readers import read_configuration as read_configuration
     from trainmem.remote import AsyncClient as AsyncClient
     from trainmem.remote import Client as Client
@@ -70,15 +72,19 @@ _HOME = {
     "stack": "transformer",
 }
 
+_UPWARD = {"plot": "picture.figure", "plot_timeline": "picture.figure"}
+"""What `Simulation` reaches through here alone, above all that it imports."""
+
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604  # names, all strings
 
 
 def __getattr__(name: str) -> Any:
     """Load the module that holds `name`, on first use."""
-    if name not in _HOME:
+    home = _HOME.get(name) or _UPWARD.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
-    value = module if name == _HOME[name] else getattr(module, name)  # `check` is the module
+    module = importlib.import_module(f"{__name__}.{home}")
+    value = module if name == home else getattr(module, name)  # `check` is the module
     globals()[name] = value
     return value
 

@@ -409,22 +409,22 @@ class Simulation(Outputs):
         return simulate(self.config, model=replace(model, calibration=found))
 
     def plot(self, theme: str = "light", *, size: tuple[float, float] = (9.0, 4.2)) -> Figure:
-        """Draw the three panels as a matplotlib `Figure` (see `trainmem.figure.plot`)."""
-        from trainmem.figure import plot
+        """Draw the three panels as a matplotlib `Figure` (see `trainmem.picture.figure.plot`)."""
+        import trainmem  # which opens the door up to the picture
 
-        return plot(self, theme=theme, size=size)
+        return trainmem.plot(self, theme=theme, size=size)
 
     def timeline(self, theme: str = "light", *, size: tuple[float, float] = (11.0, 4.2)) -> Figure:
-        """Draw the memory of one step over time (see `trainmem.figure.plot_timeline`).
+        """Draw the memory of one step over time (see `trainmem.picture.figure.plot_timeline`).
 
         Raises
         ------
         ValueError
             Under the reduced-order model, which knows the peak but not the step.
         """
-        from trainmem.figure import plot_timeline
+        import trainmem
 
-        return plot_timeline(self, theme=theme, size=size)
+        return trainmem.plot_timeline(self, theme=theme, size=size)
 
 
 KEYWORDS: Final = ("config", "model", "architecture", "plan", "gpu")

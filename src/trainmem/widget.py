@@ -31,10 +31,10 @@ from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
 from trainmem.asking import Asking, Server
 from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig, in_words, once, takes
-from trainmem.figure import describe as figure_in_words
-from trainmem.figure import plot
-from trainmem.frames import FrameRenderer
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
+from trainmem.picture.figure import describe as figure_in_words
+from trainmem.picture.figure import plot
+from trainmem.picture.frames import FrameRenderer
 from trainmem.presentation import also_changed, in_labels, panel, tables
 from trainmem.repair import brought_along
 from trainmem.request import (

@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 from traitlets import Bytes, Int, observe
 
 from trainmem import TrainingMemoryWidget, simulate
-from trainmem.figure import Drawing, draw_budget, draw_gpu_sweep, draw_seq_sweep, frame_size
-from trainmem.frames import FrameRenderer
+from trainmem.picture.figure import Drawing, draw_budget, draw_gpu_sweep, draw_seq_sweep, frame_size
+from trainmem.picture.frames import FrameRenderer
 
 LAYERS = (1, 160)
 START = 32

@@ -15,8 +15,15 @@ import numpy as np
 import pytest
 
 from trainmem import TrainingMemoryWidget, simulate
-from trainmem.figure import COLORS, THEMES, draw_budget, draw_gpu_sweep, draw_seq_sweep, frame_size
-from trainmem.frames import FrameRenderer, _Surface
+from trainmem.picture.figure import (
+    COLORS,
+    THEMES,
+    draw_budget,
+    draw_gpu_sweep,
+    draw_seq_sweep,
+    frame_size,
+)
+from trainmem.picture.frames import FrameRenderer, _Surface
 from trainmem.reduced import totals
 from trainmem.widget import _handle_message
 

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 import trainmem
-from trainmem.frames import FrameRenderer
+from trainmem.picture.frames import FrameRenderer
 
 busy = False
 frames = []  # what was drawn, of what, whether meanwhile a cell ran, and on which thread

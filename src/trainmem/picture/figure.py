@@ -1,7 +1,7 @@
 """The figure: memory against GPU count, against sequence length, and the HBM budget.
 
 `plot` returns a matplotlib `Figure`; the `draw_…` functions draw one panel on axes of yours.
-`trainmem.frames` draws the same panels fast enough to follow a slider.
+`trainmem.picture.frames` draws the same panels fast enough to follow a slider.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 
 from trainmem.config import grouped, write_capacity, write_gb
-from trainmem.drawing.budget import BAR, BudgetPanel
-from trainmem.drawing.card import card_of
-from trainmem.drawing.lettering import font, plain
-from trainmem.drawing.panel import Panel
-from trainmem.drawing.style import (
+from trainmem.picture.budget import BAR, BudgetPanel
+from trainmem.picture.card import card_of
+from trainmem.picture.gpu_sweep import GpuPanel
+from trainmem.picture.lettering import font, plain
+from trainmem.picture.panel import Panel
+from trainmem.picture.seq_sweep import LONGEST, SeqPanel, longest_sequence
+from trainmem.picture.style import (
     COLORS,
     TEXT,
     THEMES,
@@ -28,8 +30,7 @@ from trainmem.drawing.style import (
     theme_named,
     theme_on,
 )
-from trainmem.drawing.sweeps import LONGEST, GpuPanel, SeqPanel, longest_sequence
-from trainmem.drawing.timeline import draw_timeline, lay_out
+from trainmem.picture.timeline import draw_timeline, lay_out
 from trainmem.simulation import GB, Simulation
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Frames for a live view: the figure of `trainmem.figure`, drawn in a few milliseconds.
+"""Frames for a live view: the figure of `trainmem.picture.figure`, drawn in a few milliseconds.
 
 All that stands still (axes, ticks, titles) is drawn once and kept as pixels; a frame copies
 them back, draws the artists that move, and is written as a compact PNG. Nothing here knows
@@ -24,7 +24,8 @@ from matplotlib.typing import ColorType
 from PIL import Image
 
 from trainmem.config import describe
-from trainmem.drawing.style import (
+from trainmem.picture.figure import Drawing, frame_size
+from trainmem.picture.style import (
     COLORS,
     GATHERED,
     GRID_SHARE,
@@ -33,7 +34,6 @@ from trainmem.drawing.style import (
     mix,
     theme_named,
 )
-from trainmem.figure import Drawing, frame_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class FrameRenderer:
         simulation : Simulation
             What to show.
         width : int
-            Width of the view, CSS pixels; see `trainmem.figure.frame_size`.
+            Width of the view, CSS pixels; see `trainmem.picture.figure.frame_size`.
         ratio : float
             Device pixels per CSS pixel, taken into 0.5 to 4 and lowered where the picture
             would have more than `MAX_PIXELS`.

@@ -12,10 +12,10 @@ from matplotlib.collections import PolyCollection
 from numpy.typing import NDArray
 
 from trainmem.config import write_gb
-from trainmem.drawing.card import card_of
-from trainmem.drawing.panel import Panel, move
-from trainmem.drawing.placing import spread
-from trainmem.drawing.style import COLORS, GATHERED, LOGITS, TEXT, Theme
+from trainmem.picture.card import card_of
+from trainmem.picture.panel import Panel, move
+from trainmem.picture.placing import spread
+from trainmem.picture.style import COLORS, GATHERED, LOGITS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["BAR", "BudgetPanel"]

@@ -19,9 +19,9 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from matplotlib.transforms import Transform
 from numpy.typing import ArrayLike, NDArray
 
-from trainmem.drawing.lettering import LINE, Label, font, text_width
-from trainmem.drawing.placing import Places, Spot
-from trainmem.drawing.style import TEXT, Theme, axis_ticks, write_tick
+from trainmem.picture.lettering import LINE, Label, font, text_width
+from trainmem.picture.placing import Places, Spot
+from trainmem.picture.style import TEXT, Theme, axis_ticks, write_tick
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["ROW", "Line", "Panel", "move", "reshape"]

@@ -17,9 +17,9 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from trainmem.config import grouped, write_capacity, write_gb
-from trainmem.drawing.lettering import font, plain, text_width
-from trainmem.drawing.panel import Line
-from trainmem.drawing.style import (
+from trainmem.picture.lettering import font, plain, text_width
+from trainmem.picture.panel import Line
+from trainmem.picture.style import (
     COLORS,
     GATHERED,
     LOGITS,
