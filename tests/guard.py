@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent / "accuracy"))
 import evaluate
 
 import trainmem
-import trainmem.server
+import trainmem.http.server
 from trainmem.transformer import (
     ARCHITECTURES,
     OPTIONS,
@@ -176,7 +176,7 @@ def serving() -> Iterator[str]:
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = trainmem.server.create_app()
+        app = trainmem.http.server.create_app()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""Asking a server in the background: no blocking, no late answers, plain words."""
+"""A check against a server in the background: no blocking, no late answers, plain words."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from concurrent.futures import Future
 import pytest
 
 import trainmem
-from trainmem.answer import CannotConnect
-from trainmem.asking import Asking
+from trainmem.http.answer import CannotConnect
+from trainmem.http.remote_check import RemoteCheck
 
 LOCAL = trainmem.simulate()
 
@@ -41,12 +41,12 @@ def told():
 
 
 @pytest.fixture
-def asking(server, told):
-    return Asking(server, told.append, threading.RLock())
+def check(server, told):
+    return RemoteCheck(server, told.append, threading.RLock())
 
 
-def test_an_answer_that_agrees(asking, server, told):
-    asking.ask(LOCAL)
+def test_an_answer_that_agrees(check, server, told):
+    check.ask(LOCAL)
     assert told[-1]["state"] == "running"
     assert "node.example" in told[-1]["text"]
     assert server.configs == [LOCAL.config]
@@ -55,8 +55,8 @@ def test_an_answer_that_agrees(asking, server, told):
     assert told[-1]["text"] == "a answered in 0.9 ms and agrees in every field."
 
 
-def test_an_answer_that_differs_names_the_fields(asking, server, told):
-    asking.ask(LOCAL)
+def test_an_answer_that_differs_names_the_fields(check, server, told):
+    check.ask(LOCAL)
     other = dataclasses.replace(LOCAL, activations_per_gpu_gb=9.5, per_gpu_total_gb=25.5)
     server.futures[0].set_result(other)
     assert told[-1]["state"] == "differs"
@@ -64,36 +64,36 @@ def test_an_answer_that_differs_names_the_fields(asking, server, told):
     assert "9.5" in told[-1]["text"]
 
 
-def test_a_failure_is_said_in_plain_words(asking, server, told):
-    asking.ask(LOCAL)
+def test_a_failure_is_said_in_plain_words(check, server, told):
+    check.ask(LOCAL)
     server.futures[0].set_exception(CannotConnect("cannot connect to node.example"))
     assert told[-1] == {
         "host": "node.example", "state": "failed", "text": "Cannot connect to node.example.",
     }  # fmt: skip
 
 
-def test_a_closed_client_is_a_failure_not_an_exception(asking, server, told):
+def test_a_closed_client_is_a_failure_not_an_exception(check, server, told):
     def refuse(config):
         raise RuntimeError("the client is closed")
 
     server.submit = refuse
-    asking.ask(LOCAL)
+    check.ask(LOCAL)
     assert told[-1]["state"] == "failed"
 
 
-def test_a_late_answer_for_old_inputs_is_dropped(asking, server, told):
-    asking.ask(LOCAL)
-    asking.drop()
+def test_a_late_answer_for_old_inputs_is_dropped(check, server, told):
+    check.ask(LOCAL)
+    check.drop()
     assert server.futures[0].cancelled()
     assert told[-1]["state"] == "idle"
     before = len(told)
-    asking._answered(server.futures[0], LOCAL)  # as if it had come all the same
+    check._answered(server.futures[0], LOCAL)  # as if it had come all the same
     assert len(told) == before
 
 
-def test_asking_again_replaces_the_question(asking, server, told):
-    asking.ask(LOCAL)
-    asking.ask(LOCAL)
+def test_asking_again_replaces_the_question(check, server, told):
+    check.ask(LOCAL)
+    check.ask(LOCAL)
     assert server.futures[0].cancelled()
     server.futures[1].set_result(LOCAL)
     assert told[-1]["state"] == "agrees"

@@ -309,7 +309,7 @@ def test_remote_with_bad_input_is_refused_here(cli):
     [(["simulate", "--remote", "http://x"], "httpx", "remote"), (["serve"], "fastapi", "server")],
 )
 def test_a_missing_extra_names_the_pip_command(cli, monkeypatch, command, module, extra):
-    for name in (module, "trainmem.remote", "trainmem.server"):
+    for name in (module, "trainmem.http.client", "trainmem.http.server"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     status, out, err = cli(*command)

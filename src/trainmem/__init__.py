@@ -10,26 +10,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmem import check as check
-    from trainmem.answer import BadAnswer as BadAnswer
-    from trainmem.answer import CannotConnect as CannotConnect
-    from trainmem.answer import Comparison as Comparison
-    from trainmem.answer import Refused as Refused
-    from trainmem.answer import RemoteError as RemoteError
-    from trainmem.answer import TimedOut as TimedOut
     from trainmem.config import FIELDS as FIELDS
     from trainmem.config import GPUS as GPUS
     from trainmem.config import PRESETS as PRESETS
     from trainmem.config import ConfigError as ConfigError
     from trainmem.config import TrainingConfig as TrainingConfig
     from trainmem.config import preset as preset
+    from trainmem.course import check as check
     from trainmem.fixes import Fix as Fix
+    from trainmem.http.answer import BadAnswer as BadAnswer
+    from trainmem.http.answer import CannotConnect as CannotConnect
+    from trainmem.http.answer import Comparison as Comparison
+    from trainmem.http.answer import Refused as Refused
+    from trainmem.http.answer import RemoteError as RemoteError
+    from trainmem.http.answer import TimedOut as TimedOut
+    from trainmem.http.client import AsyncClient as AsyncClient
+    from trainmem.http.client import Client as Client
     from trainmem.model import TrainingMemory as TrainingMemory
     from trainmem.picture.figure import plot as plot
     from trainmem.picture.figure import plot_timeline as plot_timeline
     from trainmem.readers import read_configuration as read_configuration
-    from trainmem.remote import AsyncClient as AsyncClient
-    from trainmem.remote import Client as Client
     from trainmem.simulation import Simulation as Simulation
     from trainmem.simulation import simulate as simulate
     from trainmem.transformer import ARCHITECTURES as ARCHITECTURES
@@ -47,25 +47,25 @@ _HOME = {
     "Architecture": "transformer",
     "OPTIONS": "transformer",
     "Plan": "transformer",
-    "AsyncClient": "remote",
-    "BadAnswer": "answer",
-    "CannotConnect": "answer",
-    "Client": "remote",
-    "Comparison": "answer",
+    "AsyncClient": "http.client",
+    "BadAnswer": "http.answer",
+    "CannotConnect": "http.answer",
+    "Client": "http.client",
+    "Comparison": "http.answer",
     "FIELDS": "config",
     "GPUS": "config",
     "PRESETS": "config",
     "ConfigError": "config",
     "Fix": "fixes",
-    "Refused": "answer",
+    "Refused": "http.answer",
     "STACKS": "transformer",
-    "RemoteError": "answer",
+    "RemoteError": "http.answer",
     "Simulation": "simulation",
-    "TimedOut": "answer",
+    "TimedOut": "http.answer",
     "TrainingConfig": "config",
     "TrainingMemory": "model",
     "TrainingMemoryWidget": "widget",
-    "check": "check",
+    "check": "course.check",
     "preset": "config",
     "read_configuration": "readers",
     "simulate": "simulation",
@@ -84,7 +84,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{home}")
-    value = module if name == home else getattr(module, name)  # `check` is the module
+    value = module if home.endswith(f".{name}") else getattr(module, name)  # `check` is the module
     globals()[name] = value
     return value
 

@@ -248,8 +248,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ConfigError("--remote", arguments.remote, "servers have no architectures")
     else:
         config = simulate(**request).config
-        from trainmem.remote import Client  # first: its error names a missing extra
-        from trainmem.answer import RemoteError  # isort: skip
+        from trainmem.http.client import Client  # first: its error names a missing extra
+        from trainmem.http.answer import RemoteError  # isort: skip
 
         try:
             with Client(arguments.remote) as client:
@@ -281,7 +281,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from trainmem.server import serve
+    from trainmem.http.server import serve
 
     try:
         serve(

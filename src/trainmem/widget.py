@@ -29,8 +29,8 @@ import anywidget
 from IPython.core.getipython import get_ipython
 from traitlets import Bytes, Dict, HasTraits, Int, TraitError, Unicode, observe
 
-from trainmem.asking import Asking, Server
 from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig, in_words, once, takes
+from trainmem.http.remote_check import RemoteCheck, Server
 from trainmem.model import OTHERS, State, TrainingMemory, check_gpu
 from trainmem.picture.figure import describe as figure_in_words
 from trainmem.picture.figure import plot
@@ -204,7 +204,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         remote: Server | None = None,
         **inputs: Unpack[WidgetInputs],
     ) -> None:
-        self._asking: Asking | None = None
+        self._remote_check: RemoteCheck | None = None
         self._own_layout = not isinstance(inputs.get("layout"), HasTraits)
         self._renderer = FrameRenderer()
         self._said: tuple[dict[str, Any], str] = ({}, "")
@@ -225,7 +225,7 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         super().__init__(config, **inputs)  # type: ignore[misc]  # some are of any widget
         self._start = self._state
         if remote is not None:
-            self._asking = Asking(remote, self._show_remote, self._lock)
+            self._remote_check = RemoteCheck(remote, self._show_remote, self._lock)
         self.on_msg(_handle_message)
 
     @classmethod
@@ -260,8 +260,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
 
     def close(self) -> None:
         """Close the comm and free the figure; the traits stay readable."""
-        if self._asking is not None:
-            self._asking.drop()
+        if self._remote_check is not None:
+            self._remote_check.drop()
         with self._lock:
             if self._ahead is not None:
                 self._ahead.cancel()
@@ -320,8 +320,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
                     self.send_state(told)
                     raise
                 finally:
-                    if self._asking is not None:
-                        self._asking.drop()
+                    if self._remote_check is not None:
+                        self._remote_check.drop()
                     self._frame_id += 1
                     self._panel, self._alt = self._said
                     self._undrawn = ""
@@ -624,8 +624,8 @@ class TrainingMemoryWidget(TrainingMemory, anywidget.AnyWidget):
         return png.getvalue()
 
     def _on_remote(self, _message: Mapping[str, Any]) -> None:
-        if self._asking is not None:
-            self._asking.ask(self.simulation)
+        if self._remote_check is not None:
+            self._remote_check.ask(self.simulation)
 
     def _show_remote(self, status: dict[str, str]) -> None:
         self._remote = status

@@ -34,8 +34,9 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 import trainmem
 from trainmem.config import FIELDS
-from trainmem.server import create_app, read_body, read_config
-from trainmem.wire import PATH, encode
+from trainmem.http.bodies import read_body, read_config
+from trainmem.http.server import create_app
+from trainmem.http.wire import PATH, encode
 
 PLAIN, CEILING = "/plain", "/ceiling"
 
@@ -80,7 +81,7 @@ def serving(workers: int) -> Iterator[tuple[int, set[int]]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     code = (
-        "import uvicorn; from trainmem.server import UVICORN_OPTIONS as options\n"
+        "import uvicorn; from trainmem.http.server import UVICORN_OPTIONS as options\n"
         f"uvicorn.run('load:app', app_dir={str(Path(__file__).parent)!r}, port={port}, "
         f"workers={workers}, log_level='warning', **options)"
     )

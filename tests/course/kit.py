@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trainmem import course
+from trainmem.course import numbers as course
 
 ROOT = Path(__file__).parents[2]
 ASSIGNMENT = ROOT / "notebooks" / "assignment"

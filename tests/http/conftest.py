@@ -76,10 +76,11 @@ class Server:
 
 @contextmanager
 def running(prelude: str = "", *, port: int | None = None, **arguments: Any) -> Iterator[Server]:
-    """Run `trainmem.server.serve` in a process (group) of its own."""
+    """Run `trainmem.http.server.serve` in a process (group) of its own."""
     port = port or free_port()
     call = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    code = f"import trainmem.server as server\n{prelude}\nserver.serve(port={port}, {call})"
+    imports = "from trainmem.http import bodies, protocol, server"
+    code = f"{imports}\n{prelude}\nserver.serve(port={port}, {call})"
     process = subprocess.Popen(
         [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE
     )

@@ -34,8 +34,8 @@ from trainmem import (
     TrainingConfig,
     simulate,
 )
-from trainmem.remote import BACK_OFF
-from trainmem.wire import encode
+from trainmem.http.client import BACK_OFF
+from trainmem.http.wire import encode
 
 GOOD = encode(simulate(), node="node-9")
 Reply = Callable[[socket.socket], None]
@@ -204,8 +204,8 @@ def test_pauses_double_and_vary_by_a_half(ask: Any, monkeypatch: pytest.MonkeyPa
         varied.append((low, high))
         return (low, high, 1.0, 1.0)[len(varied) - 1]
 
-    monkeypatch.setattr("trainmem.remote.asyncio.sleep", sleep)
-    monkeypatch.setattr("trainmem.remote.random.uniform", uniform)
+    monkeypatch.setattr("trainmem.http.client.asyncio.sleep", sleep)
+    monkeypatch.setattr("trainmem.http.client.random.uniform", uniform)
     with pytest.raises(Refused):
         ask(reply(b"", "503 Busy"), retries=4)
     assert varied == [(0.5, 1.5)] * 4
@@ -619,13 +619,18 @@ def test_published_address_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "name"), [("httpx", "remote"), ("uvicorn", "server"), ("fastapi", "server")]
+    ("hidden", "name", "module"),
+    [
+        ("httpx", "remote", "client"),
+        ("uvicorn", "server", "server"),
+        ("fastapi", "server", "server"),
+    ],
 )
-def test_missing_extra_names_the_command(hidden: str, name: str) -> None:
+def test_missing_extra_names_the_command(hidden: str, name: str, module: str) -> None:
     code = (
         f"import sys; sys.modules[{hidden!r}] = None\n"
         f"import trainmem; trainmem.simulate(); trainmem.CannotConnect\n"
-        f"try:\n  import trainmem.{name}\n"
+        f"try:\n  import trainmem.http.{module}\n"
         f"except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -304,7 +304,7 @@ def test_cors_is_off_unless_allowed(server: Any) -> None:
 
 
 def test_serve_refuses_what_cannot_be() -> None:
-    from trainmem.server import serve
+    from trainmem.http.server import serve
 
     with pytest.raises(ValueError, match="port: 70000 is not allowed"):
         serve(port=70_000)
@@ -348,7 +348,7 @@ def test_workers_answer_without_waiting_for_an_acknowledgement(tools: Any) -> No
     """Nagle's algorithm is off, on sockets as uvicorn binds them for its workers too."""
     import uvicorn
 
-    from trainmem.server import UVICORN_OPTIONS, create_app
+    from trainmem.http.server import UVICORN_OPTIONS, create_app
 
     config = uvicorn.Config(create_app, port=0, log_level="warning", **UVICORN_OPTIONS)
     server = uvicorn.Server(config)
@@ -406,7 +406,7 @@ def test_workers_go_when_their_parent_is_killed(tools: Any) -> None:
 
 def test_body_that_does_not_arrive_is_given_up(tools: Any) -> None:
     with (
-        tools.running("server.BODY_SECONDS = 0.3") as server,
+        tools.running("bodies.BODY_SECONDS = 0.3") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow,
     ):
         head = "POST /edge/train HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -427,7 +427,7 @@ def closed_after(connection: socket.socket) -> tuple[bytes, float]:
 
 @pytest.fixture(scope="module")
 def impatient(tools: Any) -> Iterator[Any]:
-    with tools.running("server.HEAD_SECONDS = 0.6") as server:
+    with tools.running("protocol.HEAD_SECONDS = 0.6") as server:
         yield server
 
 
@@ -464,7 +464,7 @@ def test_a_connection_kept_by_a_byte_after_an_answer_is_closed(impatient: Any) -
 
 
 def test_limits_on_heads_leave_requests_alone(tools: Any) -> None:
-    prelude = "server.HEAD_SECONDS = 0.3"
+    prelude = "protocol.HEAD_SECONDS = 0.3"
     with (
         tools.running(prelude) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import trainmem
 from trainmem import BadAnswer, TrainingConfig, simulate
-from trainmem.answer import compare, decode
 from trainmem.config import FIELDS
-from trainmem.wire import encode, parse
+from trainmem.http.answer import compare, decode
+from trainmem.http.wire import encode, parse
 
 configs = st.builds(
     TrainingConfig,

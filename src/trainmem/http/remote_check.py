@@ -1,4 +1,4 @@
-"""Ask a server in the background, for a widget: nothing blocks, and no late answer shows."""
+"""A check against a server in the background: nothing blocks, and no late answer shows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
-from trainmem.answer import RemoteError, compare
 from trainmem.config import TrainingConfig
+from trainmem.http.answer import RemoteError, compare
 from trainmem.simulation import Simulation
 
-__all__ = ["Asking", "Server"]
+__all__ = ["RemoteCheck", "Server"]
 
 MOST_DIFFERENCES: Final = 6
 """Differing fields named in full; the others are counted."""
@@ -28,8 +28,8 @@ class Server(Protocol):
         """Ask without waiting; cancelling the future drops the connection."""
 
 
-class Asking:
-    """One question at a time to one server.
+class RemoteCheck:
+    """Asks one server for the answer to a request, one at a time, and says whether it agrees.
 
     Parameters
     ----------

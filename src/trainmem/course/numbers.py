@@ -203,7 +203,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(output)
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

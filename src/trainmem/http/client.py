@@ -11,13 +11,10 @@ import asyncio
 import json
 import os
 import random
-import re
 import ssl
 import threading
 import weakref
 from concurrent.futures import Future
-from http import HTTPStatus
-from importlib.util import find_spec
 from typing import Any, Final, Self, Unpack
 from urllib.request import getproxies
 
@@ -29,7 +26,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from trainmem import __version__
-from trainmem.answer import (
+from trainmem.config import Inputs, TrainingConfig, describe, takes
+from trainmem.http.answer import (
     BadAnswer,
     CannotConnect,
     Comparison,
@@ -39,22 +37,19 @@ from trainmem.answer import (
     compare,
     decode,
 )
-from trainmem.config import Inputs, TrainingConfig, describe, takes
+from trainmem.http.endpoint import authorities, check_proxies, endpoint
+from trainmem.http.response import cause, keep_location, read_answer, redirect
+from trainmem.http.wire import PATH, is_loopback
 from trainmem.simulation import Simulation, resolve, simulate
-from trainmem.wire import PATH, is_loopback, parse
 
 __all__ = ["AsyncClient", "Client"]
 
 PUBLISHED_URL: Final = "https://www.chipfoundryservices.com"
-ANSWER_LIMIT: Final = 2**20
-"""Longest answer read, bytes; the published one has 3000."""
 BACK_OFF: Final = 0.2
 """Pause before the first retry, seconds; doubled each time, and varied by a half."""
 AGAIN: Final = frozenset({502, 503, 504})
 REDIRECTS: Final = frozenset({301, 302, 307, 308})
 MAX_REDIRECTS: Final = 3
-MESSAGE_LIMIT: Final = 300
-MAX_PORT: Final = 65_535
 
 
 class AsyncClient:
@@ -102,11 +97,11 @@ class AsyncClient:
             raise ValueError(f"timeout and connect_timeout: {given}; both must be above 0 s")
         if not 0 <= retries <= 10:
             raise ValueError(f"retries: {describe(retries)} is not allowed; must be from 0 to 10")
-        self._url = _endpoint(base_url, path)
+        self._url = endpoint(base_url, path)
         self.timeout = timeout
         self.retries = retries
         self._connect_timeout = connect_timeout
-        self._trust = ssl_context or _authorities()
+        self._trust = ssl_context or authorities()
         self._open()
 
     def _open(self) -> None:
@@ -114,12 +109,12 @@ class AsyncClient:
         self._process = os.getpid()
         proxied = not is_loopback(self._url.host)  # no proxy leads to this machine
         if proxied:
-            _check_proxies()
+            check_proxies()
         try:
             self._http = httpx.AsyncClient(
                 verify=self._trust,
                 trust_env=proxied,
-                event_hooks={"response": [_keep_location]},
+                event_hooks={"response": [keep_location]},
                 follow_redirects=False,
                 timeout=httpx.Timeout(self.timeout, connect=self._connect_timeout),
                 headers={
@@ -223,14 +218,14 @@ class AsyncClient:
                 request = self._http.stream("POST", url, content=body, headers=headers)
                 async with request as response:
                     if response.status_code not in REDIRECTS:
-                        return await _body(response)
-                    url = _redirect(url, response)
+                        return await read_answer(response)
+                    url = redirect(url, response)
         except httpx.ConnectTimeout:
             raise TimedOut(f"no connection to {self.host} in the time allowed") from None
         except httpx.TimeoutException:
             raise TimedOut(f"no answer from {self.host} in the time allowed") from None
         except httpx.TransportError as error:
-            raise CannotConnect(f"cannot connect to {self.host}: {_cause(error)}") from None
+            raise CannotConnect(f"cannot connect to {self.host}: {cause(error)}") from None
         raise BadAnswer("redirect", f"more than {MAX_REDIRECTS} in a row")
 
 
@@ -389,148 +384,3 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     loop.call_soon_threadsafe(loop.stop)
     if thread is not threading.current_thread():  # the collector may call from anywhere
         thread.join(timeout=5)
-
-
-def _endpoint(base_url: str, path: str) -> httpx.URL:
-    def refuse(problem: str) -> ValueError:
-        return ValueError(f"base_url: {describe(base_url)} {problem}")
-
-    try:
-        url = httpx.URL(base_url)
-        host = url.host  # decodes a name that isn't ASCII
-    except (httpx.InvalidURL, TypeError, ValueError):
-        raise refuse("is not an address") from None
-    if b"%" in url.netloc:  # what httpx makes of characters that no host has
-        raise refuse("is not an address")
-    if url.scheme not in ("http", "https") or not host:
-        raise refuse("must begin with http:// or https:// and name a host")
-    if url.port is not None and not 0 < url.port <= MAX_PORT:
-        raise refuse(f"must have a port from 1 to {MAX_PORT}")
-    if url.userinfo or url.query or url.fragment:
-        raise refuse("must be a plain address: no user, query or fragment")
-    try:
-        return url.copy_with(path=url.path.rstrip("/") + "/" + path.lstrip("/"))
-    except (httpx.InvalidURL, AttributeError):
-        raise ValueError(f"path: {describe(path)} is not a path") from None
-
-
-def _authorities() -> ssl.SSLContext:
-    """Return whom to trust: as the environment says, else httpx's own list."""
-    for name, option in (("SSL_CERT_FILE", "cafile"), ("SSL_CERT_DIR", "capath")):
-        path = os.environ.get(name)
-        if path:
-            try:
-                os.stat(path)  # OpenSSL takes a folder that isn't there
-                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**{option: path})
-            except (OSError, ValueError) as error:
-                raise _unusable(name, path, error) from None
-            break  # as httpx does, the first of the two
-    try:
-        return httpx.create_ssl_context()
-    except (OSError, ValueError) as error:
-        name = "SSLKEYLOGFILE"
-        raise _unusable(name, os.environ.get(name, ""), error) from None
-
-
-def _unusable(name: str, value: str, error: Exception) -> ValueError:
-    return ValueError(f"{name}: {describe(value)} can't be used: {_cause(error)}")
-
-
-def _check_proxies() -> None:
-    """Raise `ValueError` that names the variable whose proxy can't be used."""
-    for scheme, address in getproxies().items():
-        if scheme not in ("http", "https", "all") or not address:
-            continue
-        name = f"{scheme.upper()}_PROXY"
-        shown = describe(re.sub(r"//[^/]*@", "//…@", address))  # no password in a message
-        try:
-            url = httpx.Proxy(address if "://" in address else f"http://{address}").url
-            good = bool(url.host) and b"%" not in url.netloc and (url.port or 1) <= MAX_PORT
-        except (ValueError, httpx.InvalidURL):
-            good = False
-        if not good:
-            raise ValueError(f"{name}: {shown} is not the address of a proxy")
-        if url.scheme.startswith("socks") and find_spec("socksio") is None:
-            raise ValueError(f"{name}: {shown} needs a package: pip install 'httpx[socks]'")
-
-
-async def _keep_location(response: httpx.Response) -> None:
-    """Put aside where a redirect leads: httpx would read it, and fail in many ways."""
-    response.extensions["location"] = response.headers.pop("location", "")
-
-
-def _redirect(url: httpx.URL, response: httpx.Response) -> httpx.URL:
-    """Return where a redirect leads, if that is the same server (or its https twin)."""
-    location = response.extensions["location"]
-    try:
-        target = url.join(location)
-        # As it travels: decoding a foreign name may fail, and two may look the same.
-        same_host = target.raw_host == url.raw_host and not target.userinfo
-    except (httpx.InvalidURL, ValueError):  # the latter: urllib's, and a name's that isn't ASCII
-        raise BadAnswer("redirect", f"{describe(location)} is not an address") from None
-    upgrade = url.scheme == "http" and target.scheme == "https"
-    same_port = (target.port == url.port) or (upgrade and target.port is None)
-    same_scheme = target.scheme == url.scheme or upgrade
-    if not same_host or not same_port or not same_scheme:
-        problem = f"leads away from {url.scheme}://{url.netloc.decode('ascii')}, to "
-        raise BadAnswer("redirect", problem + describe(_line(location)))
-    return target
-
-
-async def _body(response: httpx.Response) -> bytes:
-    """Return the body of an answer of status 200."""
-    data = bytearray()
-    async for chunk in response.aiter_raw():
-        data += chunk
-        if len(data) > ANSWER_LIMIT:
-            break
-    status = response.status_code
-    if status >= 400:
-        raise Refused(status, _message(bytes(data)) or _phrase(status))
-    if status != 200:
-        raise BadAnswer("status", f"{status} {_phrase(status)} instead of 200")
-    if len(data) > ANSWER_LIMIT:
-        raise BadAnswer("the body", "longer than 1 MiB")
-    if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
-        raise BadAnswer("the body", f"encoded ({describe(encoding)}), which was not asked for")
-    return bytes(data)
-
-
-def _message(data: bytes) -> str:
-    """Return the server's own words, from the usual shapes of a JSON error; else nothing."""
-    try:
-        answer = parse(data)
-    except ValueError:
-        return ""
-    for name in ("detail", "error", "message"):
-        words = answer.get(name) if isinstance(answer, dict) else None
-        if isinstance(words, list) and words and isinstance(words[0], dict):
-            place, words = words[0].get("loc"), words[0].get("msg")  # FastAPI's own shape
-            if isinstance(words, str) and isinstance(place, list):
-                words = ".".join(map(str, place)) + ": " + words
-        if isinstance(words, str) and words.strip():
-            return _line(words)
-    return ""
-
-
-def _cause(error: BaseException) -> str:
-    """Return what lies at the bottom of an error, in words ("Connection refused")."""
-    while (below := error.__cause__ or error.__context__) is not None:
-        error = below
-    number = error.errno if isinstance(error, OSError) else None
-    if number and number > 0 and not isinstance(error, ssl.SSLError):
-        return os.strerror(number)
-    return _line(str(error)) or type(error).__name__
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "unknown status"
-
-
-def _line(text: str) -> str:
-    """Return foreign text as one short line that no terminal takes for a command."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= MESSAGE_LIMIT else line[: MESSAGE_LIMIT - 1] + "…"

@@ -10,24 +10,19 @@ checks belong inside ``with exercise("1a"):``, which does the same for whatever 
 ✓ adam
 >>> number(14.9, 16, name="states_gb", unit="GB")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-trainmem.check.CheckFailed: states_gb: 14.9 GB is not right. Hint: that is the number in GiB ...
+trainmem.course.exercise.CheckFailed: states_gb: 14.9 GB is not right. Hint: that is the ...
 """
 
 from __future__ import annotations
 
-import builtins
 import copy
-import linecache
 import math
-import sys
-import traceback
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from types import TracebackType
 from typing import Any, Final
 
 from trainmem.config import describe
+from trainmem.course.exercise import NOT_ANSWERED, CheckFailed, exercise, result_of, with_hint
 
 __all__ = [
     "UNITS",
@@ -68,76 +63,6 @@ WRONG_TURNS: Final[Mapping[str, str]] = {
 HINT_TOLERANCE: Final = 0.001
 """How near a wrong turn's value an answer is, relatively, to get its hint: nearer than what passes
 as right, because a hint says what the student did."""
-
-NOT_ANSWERED: Final = "not answered yet"
-
-
-class CheckFailed(AssertionError):
-    """An answer that isn't right; the message names it and may hint, never tells."""
-
-    def _render_traceback_(self) -> list[str]:
-        """Show IPython one line: a traceback would quote the cell that knows the answer."""
-        return [f"✗ {self}"]
-
-
-class exercise:
-    """Turn whatever is raised in a check cell into one line that tells nothing of the cell.
-
-    A name that the answer cell never defined, an object that fails when it is compared, a
-    function interrupted after its time: each would end in a traceback, and a traceback quotes the
-    lines around it, hidden tests too. The line names the exercise, the error and, where it arose
-    in the student's own code, the line there.
-
-    Parameters
-    ----------
-    name : str
-        What students know the exercise by, such as ``"1a"``.
-
-    Raises
-    ------
-    CheckFailed
-        In place of any exception in the body, also of those that end a program.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        caller = sys._getframe(1)
-        self._names = caller.f_globals
-        _CHECK_CELLS.add(caller.f_code.co_filename)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            return
-        if type(error) is CheckFailed:  # a foreign subclass may say anything, or fail to
-            said = str(error)
-        else:
-            said = f"{_raised(error, trace)}."
-            if taken := self._taken():
-                said += f" Your code uses names of Python's own for something else: {taken}."
-        raise CheckFailed(f"Exercise {self.name}: {said}") from None
-
-    def _taken(self) -> str:
-        """Name Python's own functions to which the notebook gives another meaning."""
-        own = vars(builtins)
-        return ", ".join(
-            name
-            for name, value in dict(self._names).items()
-            if name in own and value is not own[name] and name not in _SHELL and name[0] != "_"
-        )[:100]
-
-
-_CHECK_CELLS: Final[set[str]] = set()
-"""File names that IPython gave to check cells: what runs there isn't the student's."""
-
-_SHELL: Final = frozenset({"display", "exit", "get_ipython", "open", "quit"})
-"""Names that IPython itself replaces."""
 
 
 def number(
@@ -255,9 +180,9 @@ def function(
     turns = {turn: _results(rule, inputs) for turn, rule in (wrong or {}).items()}
     answers = []
     for index, case in enumerate(inputs):
-        call = f"{name}({', '.join(f'{key}={describe(arg)}' for key, arg in case.items())})"
+        written = f"{name}({', '.join(f'{key}={describe(arg)}' for key, arg in case.items())})"
         led_to = {turn: values[index] for turn, values in turns.items()}
-        answers.append((call, _call(student, case, name, call), right[index], led_to))
+        answers.append((written, result_of(student, case, name, written), right[index], led_to))
     _check(name, answers, unit, tolerance, hint)
 
 
@@ -298,7 +223,7 @@ def choice(
         raise CheckFailed(f"{name}: {said}; choose one of {', '.join(map(repr, allowed))}.")
     if found[0] != expected:
         said = f"{name}: {describe(answer)} is not right."
-        raise CheckFailed(_with_hint(said, (hints or {}).get(found[0]) or hint))
+        raise CheckFailed(with_hint(said, (hints or {}).get(found[0]) or hint))
     print(f"✓ {name}")
 
 
@@ -320,7 +245,7 @@ def require(condition: object, problem: str, hint: str = "") -> None:
         Where the condition is false.
     """
     if not condition:
-        raise CheckFailed(_with_hint(f"{problem}.", hint))
+        raise CheckFailed(with_hint(f"{problem}.", hint))
 
 
 Answer = tuple[str, object, Any, Mapping[str, Any]]  # what it is, given, right, wrong turns
@@ -355,7 +280,7 @@ def _check(
     if unit and given is not None:
         shown += f" {unit}"
     said = f"{what} returned {shown}, which" if what != name else f"{what}: {shown}"
-    raise CheckFailed(_with_hint(f"{said} is not right.", hint))
+    raise CheckFailed(with_hint(f"{said} is not right.", hint))
 
 
 def _turns(
@@ -416,48 +341,3 @@ def _results(rule: Any, inputs: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
             raise ValueError(f"{len(rule)} values for {len(inputs)} cases")
         return list(rule)
     return [rule(**copy.deepcopy(dict(case))) for case in inputs]
-
-
-def _call(student: Callable[..., Any], case: Mapping[str, Any], name: str, call: str) -> object:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return student(**copy.deepcopy(dict(case)))
-        except NotImplementedError:
-            raise CheckFailed(f"{name}: {NOT_ANSWERED}.") from None
-        except BaseException as error:  # also what ends a program, or interrupts an endless loop
-            raise CheckFailed(f"{call} raised {_raised(error, error.__traceback__)}.") from None
-
-
-def _raised(error: BaseException, trace: TracebackType | None) -> str:
-    """Say in one line what was raised and, where it was the student's own code, at which line."""
-    try:
-        words = " ".join(str(error).split())
-    except BaseException:  # a foreign exception may fail in any way; the message must not
-        words = ""
-    said = f"{type(error).__name__}: {words}" if words else type(error).__name__
-    if isinstance(error, KeyboardInterrupt):
-        said += ", because it was interrupted or ran out of time"
-    where = ""
-    own = _own_lines(trace)
-    if isinstance(error, NameError) and not own:
-        said += ": the answer cell must define it, and run to its end"
-    if own:
-        file, line = own[-1]
-        code = linecache.getline(file, line).strip()[:100]
-        where = f" (line {line} of its cell{': ' if code else ''}{code})"
-    return said[:200] + where
-
-
-def _own_lines(trace: TracebackType | None) -> list[tuple[str, int]]:
-    """Return file and line of each frame that is the notebook's code, but not a check cell's."""
-    return [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(trace)
-        if frame.f_globals.get("__name__") == "__main__"
-        and frame.f_code.co_filename not in _CHECK_CELLS
-    ]
-
-
-def _with_hint(said: str, hint: str) -> str:
-    return f"{said} Hint: {hint.rstrip('.')}." if hint else said

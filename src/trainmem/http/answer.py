@@ -9,9 +9,9 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 
 from trainmem.config import FIELDS, TrainingConfig, describe
+from trainmem.http.wire import OUTPUTS, REPEATS, SWEEPS, TOP, parse
 from trainmem.reduced import Components
 from trainmem.simulation import GB, SWEEP_POINTS, Simulation, Sweep
-from trainmem.wire import OUTPUTS, REPEATS, SWEEPS, TOP, parse
 
 __all__ = [
     "BadAnswer",

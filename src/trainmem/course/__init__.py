@@ -1,0 +1,1 @@
+"""For courses: answers checked with hints (`exercise`, `check`), and `numbers` of their own."""
