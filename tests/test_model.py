@@ -14,13 +14,13 @@ import pytest
 import traitlets
 
 import trainmem.config
-import trainmem.model
 import trainmem.simulation
+import trainmem.widget.traits
 from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig
-from trainmem.model import TrainingMemory
 from trainmem.request import check_plan
 from trainmem.simulation import OUTPUT_NAMES, simulate
 from trainmem.transformer import Plan, stack
+from trainmem.widget.traits import TrainingMemory
 
 BEYOND = ("headroom_gb", "longest_sequence", "largest_micro_batch", "min_gpus_reason")
 OUTPUTS = [name for name in OUTPUT_NAMES if name != "zero_stage"] + list(BEYOND)
@@ -70,7 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[TrainingConfig]:
         made.append(config)
         return simulate(config, **options)
 
-    monkeypatch.setattr(trainmem.model, "simulate", counted)
+    monkeypatch.setattr(trainmem.widget.traits, "simulate", counted)
     return made
 
 
@@ -492,7 +492,7 @@ def test_whatever_raises_in_a_change_leaves_the_state_before_it(
         raise ZeroDivisionError("a model's own")
 
     place, name = {
-        "simulate": (trainmem.model, "simulate"),
+        "simulate": (trainmem.widget.traits, "simulate"),
         "fewest": (trainmem.simulation, "smallest_num_gpus"),
         "limits": (trainmem.simulation, "limit"),  # only where the answer is shown
     }[breaks]
@@ -563,7 +563,7 @@ def test_a_change_waits_for_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -
             assert go_on.wait(30)
         return simulate(config, **options)
 
-    monkeypatch.setattr(trainmem.model, "simulate", slow)
+    monkeypatch.setattr(trainmem.widget.traits, "simulate", slow)
     first = threading.Thread(target=setattr, args=(memory, "num_gpus", 64))
     second = threading.Thread(target=setattr, args=(memory, "seq_length", 8192))
     first.start()
@@ -598,7 +598,7 @@ def test_works_without_browser_libraries() -> None:
     import sys
 
     code = (
-        "import sys; from trainmem.model import TrainingMemory; m = TrainingMemory();"
+        "import sys; from trainmem.widget.traits import TrainingMemory; m = TrainingMemory();"
         "m.num_gpus = 64; assert m.fits; heavy = {'anywidget', 'ipywidgets', 'matplotlib'};"
         "print(sorted(heavy & sys.modules.keys()))"
     )

@@ -7,7 +7,8 @@ import pytest
 import trainmem
 from trainmem import ConfigError, simulate
 from trainmem.config import PRESETS
-from trainmem.presentation import panel, tables
+from trainmem.widget.controls import tables
+from trainmem.widget.words import panel
 
 GIB = 2**30
 PIPELINE = {

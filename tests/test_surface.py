@@ -40,7 +40,6 @@ from trainmem.__main__ import main
 from trainmem.config import FIELDS, Inputs
 from trainmem.limits import Limit
 from trainmem.picture.figure import draw_timeline, plot_timeline
-from trainmem.presentation import panel, python_call, tables
 from trainmem.readers import read_configuration
 from trainmem.request import PLAN_OPTIONS, AllInputs, NotCovered, PlanOptions
 from trainmem.transformer import (
@@ -51,7 +50,10 @@ from trainmem.transformer import (
     plan_of,
     stack,
 )
-from trainmem.widget import WidgetInputs
+from trainmem.widget.calls import python_call
+from trainmem.widget.controls import tables
+from trainmem.widget.inputs import WidgetInputs
+from trainmem.widget.words import panel
 
 H100 = "H100 · 80 GB"
 GIB = 2**30
@@ -485,7 +487,7 @@ def test_update_computes_once(monkeypatch):
     m = TrainingMemory()
     calls = []
     monkeypatch.setattr(
-        "trainmem.model.simulate", lambda *a, **k: calls.append(1) or simulate(*a, **k)
+        "trainmem.widget.traits.simulate", lambda *a, **k: calls.append(1) or simulate(*a, **k)
     )
     m.update(architecture="Llama-3-8B", plan={"loss_head": "chunked"}, num_gpus=16, optimizer="sgd")
     assert calls == [1]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from strategies import configs, everyday
 from trainmem import TrainingConfig, simulate
-from trainmem.presentation import panel
 from trainmem.reduced import REDUCED
 from trainmem.verdict import MOST_GPUS, PUBLISHED, STAGE_WORDS
+from trainmem.widget.words import panel
 
 # Read by a person, sentence by sentence, before it was written down.
 TABLE = json.loads((Path(__file__).parent / "data" / "verdicts.json").read_text())

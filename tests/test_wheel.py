@@ -13,7 +13,7 @@ from email import message_from_string
 import pytest
 
 import trainmem
-from trainmem.presentation import PUBLISHED_URL
+from trainmem.widget.calls import PUBLISHED_URL
 
 RUNTIME = {"anywidget", "ipywidgets", "matplotlib", "numpy", "traitlets"}
 EXTRAS = {"remote", "server", "lab", "test", "course", "benchmark", "trace", "dev"}

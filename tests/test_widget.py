@@ -24,17 +24,22 @@ import pytest
 import traitlets
 from ipywidgets.widgets import widget as ipywidgets_widget
 
-import trainmem.model
 import trainmem.picture.frames
 import trainmem.simulation
-import trainmem.widget
+import trainmem.widget.shell
+import trainmem.widget.traits
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.picture.frames import FrameRenderer
-from trainmem.presentation import panel, tables
 from trainmem.request import DERIVED
 from trainmem.simulation import OUTPUT_NAMES, simulate
 from trainmem.transformer import STACKS
-from trainmem.widget import REST_SECONDS, TrainingMemoryWidget, packed_text
+from trainmem.widget import channel
+from trainmem.widget.ahead import REST_SECONDS
+from trainmem.widget.controls import tables
+from trainmem.widget.edits import MAX_UNDO
+from trainmem.widget.front_end import packed_text
+from trainmem.widget.shell import PADDING, TrainingMemoryWidget
+from trainmem.widget.words import panel
 
 JS = Path(__file__).parents[1] / "js"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -278,7 +283,7 @@ def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:
     widget = TrainingMemoryWidget()
     assert len((widget._esm + widget._css).encode()) < 40_000
     code = (
-        "import trainmem.widget as w; c = w.TrainingMemoryWidget;"
+        "import trainmem.widget.shell as w; c = w.TrainingMemoryWidget;"
         "print(type(c._esm).__name__, type(c._css).__name__)"
     )
     kinds_of = {}
@@ -348,7 +353,7 @@ def test_an_executed_notebook_is_saved_with_the_last_picture(tmp_path: Path) -> 
         "w",
         "w.update(seq_length=65536)",
         "for stage in (0, 1, 2): w.zero_stage = stage",
-        "from base64 import b64encode; from trainmem.widget import STILL",
+        "from base64 import b64encode; from trainmem.widget.views import STILL",
         "print(b64encode(w._draw(STILL, draft=False)).decode())",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
@@ -370,7 +375,7 @@ def test_repr_is_one_line() -> None:
 
 def test_figure_is_plain_matplotlib_without_pyplot() -> None:
     code = (
-        "import sys; from trainmem.widget import TrainingMemoryWidget as W; w = W();"
+        "import sys; from trainmem import TrainingMemoryWidget as W; w = W();"
         "f = w.figure(theme='dark'); w._repr_mimebundle_(); w.num_gpus = 64;"
         "print(type(f).__mro__[-4:], 'matplotlib.pyplot' in sys.modules)"
     )
@@ -486,7 +491,7 @@ def test_hidden_views_cost_nothing(drawn: list[Any]) -> None:
 def test_silent_front_ends_are_forgotten(drawn: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     browser = Browser(TrainingMemoryWidget())
     browser.hello(VIEW)
-    later = time.monotonic() + trainmem.widget.CLIENT_SECONDS + 1
+    later = time.monotonic() + channel.CLIENT_SECONDS + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     del drawn[:]
     browser.widget.num_gpus = 64
@@ -500,7 +505,7 @@ def test_a_front_end_in_use_is_drawn_for_without_another_hello(
     browser.hello(VIEW)
     start = time.monotonic()
     for minute in range(1, 5):
-        later = start + 0.9 * minute * trainmem.widget.CLIENT_SECONDS
+        later = start + 0.9 * minute * channel.CLIENT_SECONDS
         monkeypatch.setattr(time, "monotonic", lambda now=later: now)
         del drawn[:]
         browser.set(num_gpus=10 + minute)
@@ -511,11 +516,11 @@ def test_front_ends_and_views_are_bounded(drawn: list[Any]) -> None:
     widget = TrainingMemoryWidget()
     for i in range(100):
         Browser(widget, f"browser {i}").hello({**VIEW, "width": 400 + i})
-    assert len(widget._clients) == trainmem.widget.MAX_CLIENTS
-    assert "browser 99" in widget._clients
+    assert len(widget._channel.clients) == channel.MAX_CLIENTS
+    assert "browser 99" in widget._channel.clients
     Browser(widget).hello(*({**VIEW, "width": 1000 + i} for i in range(1000)))
-    _, views = widget._clients["browser"]
-    assert len(views) == trainmem.widget.MAX_VIEWS
+    _, views = widget._channel.clients["browser"]
+    assert len(views) == channel.MAX_VIEWS
 
 
 @pytest.mark.parametrize(
@@ -563,7 +568,7 @@ def test_a_set_computes_once_and_is_answered(
         computed.append(config)
         return simulate(config, **options)
 
-    monkeypatch.setattr(trainmem.model, "simulate", counted)
+    monkeypatch.setattr(trainmem.widget.traits, "simulate", counted)
     browser.set(num_gpus=64, seq_length=8192, gpu="H200 · 141 GB")
     assert len(computed) == 1
     widget = browser.widget
@@ -731,7 +736,7 @@ def test_malformed_messages_do_no_harm(content: Any) -> None:
     assert browser.widget.config == before
     arrived = browser.take()
     assert answers(arrived) == []
-    assert browser.widget._views() == {}
+    assert browser.widget._channel.views() == {}
     browser.set(num_gpus=64)
     assert browser.widget.num_gpus == 64
 
@@ -783,7 +788,7 @@ def test_the_number_of_undos_is_bounded() -> None:
     browser = Browser(widget)
     for n in range(1, 150):
         browser.set(num_layers=n)
-    assert widget._undo == len(widget._history) == trainmem.widget.MAX_UNDO
+    assert widget._undo == len(widget._history) == MAX_UNDO
 
 
 def test_reset_returns_to_the_constructors_inputs_and_can_be_undone() -> None:
@@ -1078,7 +1083,7 @@ def test_close_frees_the_comm_and_the_figures_and_keeps_the_answer() -> None:
     assert comm.closed
     assert widget.comm is None
     assert not widget._renderer._surfaces
-    assert widget._clients == {}
+    assert widget._channel.clients == {}
     sent = len(comm.sent)
     widget.num_gpus = 32  # still a model
     assert widget.fits is True
@@ -1336,7 +1341,7 @@ def test_a_drawing_that_raises_leaves_no_stale_picture_and_is_said(
             frames = [(content, b) for kind, content, b in arrived if kind == "frame"]
             assert frames, kinds(arrived)
             assert all(content["size"] == 0 for content, _ in frames)
-            assert browser.picture in (b"", trainmem.widget.PADDING)
+            assert browser.picture in (b"", PADDING)
             assert browser.widget._undrawn == UNDRAWN
             assert browser.widget.error == ""  # the change itself was taken
             consistent(browser.widget)
@@ -1407,8 +1412,8 @@ def test_a_model_that_raises_leaves_numbers_and_picture_of_the_state_before(
     browser.take()
     for name in ("simulate", "panel"):
         with monkeypatch.context() as broken:
-            broken.setattr(getattr(trainmem, "model" if name == "simulate" else "widget"), name,
-                           _raise)  # fmt: skip
+            place = trainmem.widget.traits if name == "simulate" else trainmem.widget.shell
+            broken.setattr(place, name, _raise)
             before = browser.picture
             browser.set(num_gpus=64)
             assert browser.widget.error == "IndexError: no such place"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trainmem.http.answer import TimedOut as TimedOut
     from trainmem.http.client import AsyncClient as AsyncClient
     from trainmem.http.client import Client as Client
-    from trainmem.model import TrainingMemory as TrainingMemory
     from trainmem.picture.figure import plot as plot
     from trainmem.picture.figure import plot_timeline as plot_timeline
     from trainmem.readers import read_configuration as read_configuration
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
     from trainmem.transformer import Architecture as Architecture
     from trainmem.transformer import Plan as Plan
     from trainmem.transformer import stack as stack
-    from trainmem.widget import TrainingMemoryWidget as TrainingMemoryWidget
+    from trainmem.widget.shell import TrainingMemoryWidget as TrainingMemoryWidget
+    from trainmem.widget.traits import TrainingMemory as TrainingMemory
 
 __version__ = "0.1.0"
 
@@ -63,8 +63,8 @@ _HOME = {
     "Simulation": "simulation",
     "TimedOut": "http.answer",
     "TrainingConfig": "config",
-    "TrainingMemory": "model",
-    "TrainingMemoryWidget": "widget",
+    "TrainingMemory": "widget.traits",
+    "TrainingMemoryWidget": "widget.shell",
     "check": "course.check",
     "preset": "config",
     "read_configuration": "readers",

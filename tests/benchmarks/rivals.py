@@ -21,7 +21,7 @@ INLINE = "module://matplotlib_inline.backend_inline"
 
 def picture_size(widget: TrainingMemoryWidget | None = None) -> tuple[int, int]:
     """Return the size of the widget's picture in pixels, that all others draw too."""
-    views = widget._views() if widget else {}
+    views = widget._channel.views() if widget else {}
     return frame_size(next(iter(views.values())).width if views else WIDTH)
 
 

@@ -8,7 +8,6 @@ from hypothesis import given
 
 from strategies import plans
 from trainmem import ConfigError, TrainingConfig, simulate
-from trainmem.presentation import panel
 from trainmem.transformer import (
     STACKS,
     Plan,
@@ -20,6 +19,7 @@ from trainmem.transformer import (
     stack,
 )
 from trainmem.transformer.inputs import inputs_of, options_of
+from trainmem.widget.words import panel
 
 LLAMA = architecture("Llama-3-8B")
 MODEL = TransformerModel(LLAMA)

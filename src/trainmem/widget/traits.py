@@ -9,15 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, Final, Unpack
 
-from traitlets import Bool, Dict, Float, HasTraits, Instance, Int, TraitType, Unicode, observe
+from traitlets import Bool, Float, HasTraits, Instance, Int, Unicode, observe
 
 from trainmem.config import (
     FIELDS,
-    GPUS,
     PRESETS,
     ConfigError,
     TrainingConfig,
@@ -27,74 +25,25 @@ from trainmem.config import (
     takes,
 )
 from trainmem.limits import MemoryModel
-from trainmem.reduced import REDUCED
 from trainmem.request import (
     DERIVED,
     PLAN_OPTIONS,
     AllInputs,
     card_of,
     check_derived,
-    check_plan,
-    check_request,
-    clamped,
-    derived_inputs,
     find_architecture,
     read_config,
-    stack_changes,
-    stack_of,
 )
 from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
-from trainmem.transformer import ARCHITECTURES, Architecture, Plan, TransformerModel
-from trainmem.transformer.inputs import inputs_of, options_of, plan_of
+from trainmem.transformer import ARCHITECTURES, Architecture
+from trainmem.widget.inputs import Chosen, Gpu, Input, Options
+from trainmem.widget.state import EXTRA_INPUTS, NOTHING, State, next_state
 
 __all__ = ["TrainingMemory"]
 
-NOTHING: Final[Mapping[str, Any]] = {}
-GPU_LABELS: Final = {gpu.label: gpu for gpu in GPUS}
 
-
-def check_gpu(value: object) -> str:
-    """Return the label of a known card, or "", or raise `ConfigError`."""
-    if not isinstance(value, str) or (value and value not in GPU_LABELS):
-        raise ConfigError("gpu", value, 'must be "" or one of ' + ", ".join(GPU_LABELS))
-    return value
-
-
-@dataclass(frozen=True)
-class State:
-    """All that the answer depends on: what undo returns to.
-
-    Attributes
-    ----------
-    config : TrainingConfig
-        The ten inputs.
-    gpu : str
-        Label of the card, or "".
-    architecture : Architecture or None
-        The architecture, or None for the reduced-order model.
-    options : dict
-        Options of the plan that differ from the defaults; kept while no architecture is chosen.
-    replaced : dict
-        Inputs that choosing the architecture changed: name, (value before, value it gave).
-    stacked : dict
-        The same of inputs and options that choosing the training stack changed.
-    """
-
-    config: TrainingConfig = field(default_factory=TrainingConfig)
-    gpu: str = PRESETS[0].gpu
-    architecture: Architecture | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    replaced: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    stacked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-
-    @property
-    def model(self) -> MemoryModel:
-        """The memory model that answers."""
-        if self.architecture is None:
-            return REDUCED
-        card = GPU_LABELS.get(self.gpu)
-        usable = card.usable_gib if card else None
-        return TransformerModel(self.architecture, self.options, usable, self.gpu)
+def _output(kind: Callable[..., Any], text: str, **options: Any) -> Any:
+    return kind(read_only=True, help=text, **options).tag(sync=True, kind="output")
 
 
 class Changes(AllInputs, total=False):
@@ -102,66 +51,6 @@ class Changes(AllInputs, total=False):
 
     stack: str
     preset: str
-
-
-class Guarded(TraitType[Any, Any]):
-    """A trait that one thread sets at a time, so that no change is lost to another's."""
-
-    def set(self, obj: Any, value: Any) -> None:
-        """Set the value, observers included; a good one clears `error`."""
-        with obj._lock:
-            super().set(obj, value)
-            obj.set_trait("error", "")
-
-
-class Input(Guarded):
-    """One of the ten inputs: validated by the field table, never coerced from a string."""
-
-    def __init__(self, name: str) -> None:
-        self.field = FIELDS[name]
-        super().__init__(self.field.default, help=f"{self.field.help} {self.field.allowed}.")
-        self.tag(sync=True, kind="input")
-
-    def validate(self, obj: Any, value: Any) -> int | float:
-        """Return the value as the field's plain number, or raise `ConfigError`."""
-        with obj.refusing():
-            number: int | float = obj.check_input(self.field.name, value)
-            return number
-
-
-class Gpu(Guarded, Unicode[str, str]):
-    """Label of a card in the GPU table, or "" for a size that was typed."""
-
-    def validate(self, obj: Any, value: Any) -> str:
-        """Return the label, or raise `ConfigError` with the known ones."""
-        with obj.refusing():
-            return check_gpu(value)
-
-
-class Chosen(Guarded, Unicode[str, str]):
-    """Name of an architecture, or "" for the reduced-order model."""
-
-    def validate(self, obj: Any, value: Any) -> str:
-        """Return the preset's own spelling, or raise `ConfigError` with the known names."""
-        with obj.refusing():
-            found = obj.find(value)
-            return found.name if found is not None else ""
-
-
-class Options(Guarded, Dict):
-    """The options of a plan that differ from the defaults."""
-
-    def validate(self, obj: Any, value: Any) -> dict[str, Any]:
-        """Return the options, each checked by itself, or raise `ConfigError`."""
-        with obj.refusing():
-            if isinstance(value, Plan):
-                allowed = "must be a dict of options; update(plan=…) takes a whole Plan"
-                raise ConfigError("plan", value, allowed)
-            return check_plan(value)
-
-
-def _output(kind: Callable[..., Any], text: str, **options: Any) -> Any:
-    return kind(read_only=True, help=text, **options).tag(sync=True, kind="output")
 
 
 class TrainingMemory(HasTraits):
@@ -269,12 +158,12 @@ class TrainingMemory(HasTraits):
     @classmethod
     def _keywords(cls) -> tuple[str, ...]:
         """Return what the constructor takes, the ten inputs apart."""
-        return ("config", *OTHERS, *PLAN_OPTIONS)
+        return ("config", *EXTRA_INPUTS, *PLAN_OPTIONS)
 
     def _starting_point(self, config: TrainingConfig | None, inputs: Mapping[str, Any]) -> State:
         """Return the state that the constructor's keywords ask for."""
         for name in inputs:
-            if name not in OTHERS and name not in PLAN_OPTIONS:
+            if name not in EXTRA_INPUTS and name not in PLAN_OPTIONS:
                 try:
                     check_names([name], self._keywords())
                 except ConfigError as error:
@@ -285,7 +174,7 @@ class TrainingMemory(HasTraits):
         if config is not None and not isinstance(config, TrainingConfig):
             raise TypeError(f"config must be a TrainingConfig, not {type(config).__name__}")
         self._state = State(config or TrainingConfig(), card_of(config, inputs))
-        state = self._changed(self._state, inputs)
+        state = next_state(self._state, inputs, self.find)
         if state.options and state.architecture is None:
             raise ConfigError("plan", dict(state.options), "it needs an architecture")
         return state
@@ -399,7 +288,7 @@ class TrainingMemory(HasTraits):
             raise
 
     @observe(*FIELDS, "gpu", "architecture", "plan")
-    def _input_changed(self, _change: Mapping[str, Any]) -> None:
+    def _input_assigned(self, _change: Mapping[str, Any]) -> None:
         with self._lock:
             pending = self._pending()
             if pending:
@@ -429,44 +318,8 @@ class TrainingMemory(HasTraits):
 
     def _change(self, changes: Mapping[str, Any], also: Mapping[str, Any] = NOTHING) -> None:
         with self.refusing():
-            state = self._changed(self._state, {**self._pending(), **changes}, also)
+            state = next_state(self._state, {**self._pending(), **changes}, self.find, also)
         self._apply(state)
-
-    def _changed(
-        self, state: State, changes: Mapping[str, Any], also: Mapping[str, Any] = NOTHING
-    ) -> State:
-        """Return the state after some changes, checked as a whole, and what they bring along.
-
-        What a stack or an architecture brought along goes with it.
-        """
-        plan = changes.get("plan")
-        if isinstance(plan, Plan):  # which says some of the ten inputs too
-            changes = {**inputs_of(plan), **changes, "plan": options_of(plan)}
-        if not {"stack", "architecture"} & changes.keys():
-            changes = {**changes, **also}
-        options = {n: v for n, v in changes.items() if n in PLAN_OPTIONS}
-        named = (*OTHERS, "stack", "preset")
-        inputs = {n: v for n, v in changes.items() if n not in named and n not in options}
-        check_names(inputs, (*named, *PLAN_OPTIONS))
-        if "preset" in changes:
-            state = _preset(state, changes["preset"])
-        if "architecture" in changes:
-            state = _switched(state, self.find(changes["architecture"]), inputs, also)
-        if "stack" in changes:
-            state = _stacked(state, changes["stack"], also)
-        if state.architecture is not None:
-            for name, value in inputs.items():
-                check_derived(state.architecture, name, value)
-        if "gpu" in changes or inputs:
-            chosen = {"gpu": changes["gpu"]} if "gpu" in changes else {}
-            config, gpu = _changed(state.config, state.gpu, {**inputs, **chosen})
-            state = replace(state, config=config, gpu=gpu)
-        if "plan" in changes or options:
-            given = check_plan(changes.get("plan", state.options))
-            state = replace(state, options=check_plan({**given, **options}))
-        if state.architecture is not None:
-            check_request(state.config, state.architecture, state.options)
-        return state
 
     def _apply(self, state: State) -> None:
         """Compute, then publish inputs and outputs together: observers see one state.
@@ -516,92 +369,3 @@ SHOWN_OUTPUTS: Final = (
     "min_gpus_reason",
 )
 """What of an answer is a trait."""
-
-OTHERS: Final = ("gpu", "architecture", "plan")
-"""Inputs beside the ten."""
-
-
-def _switched(
-    state: State,
-    architecture: Architecture | None,
-    inputs: Mapping[str, Any],
-    also: Mapping[str, Any] = NOTHING,
-) -> State:
-    """Return the state under another architecture, or none.
-
-    What the last one replaced returns to what it was, unless it was changed since. What the
-    training stack says of the inputs counts under an architecture alone.
-    """
-    config = _given_back(state.config, state.replaced)
-    if architecture is None:
-        config = _given_back(config, state.stacked)
-        return replace(state, config=config, architecture=None, replaced={})
-    if state.architecture is None:
-        again = {n: (given, before) for n, (before, given) in state.stacked.items()}
-        config = _given_back(config, again)
-    given: dict[str, float] = {**derived_inputs(architecture)}
-    given |= {n: value for n, value in also.items() if n in FIELDS}
-    if "seq_length" not in inputs:
-        given["seq_length"] = clamped(architecture, config.seq_length)
-    changed = config.replace(**given)
-    replaced = {name: (getattr(config, name), getattr(changed, name)) for name in given}
-    return replace(state, config=changed, architecture=architecture, replaced=replaced)
-
-
-def _given_back(config: TrainingConfig, taken: Mapping[str, tuple[Any, Any]]) -> TrainingConfig:
-    """Return a config with the inputs that something took, unless they were changed since."""
-    values = config.to_dict()
-    back = {n: before for n, (before, given) in taken.items() if values.get(n) == given}
-    return config.replace(**back)
-
-
-def _stacked(state: State, name: object, also: Mapping[str, Any]) -> State:
-    """Return the state under another training stack.
-
-    What the last one changed returns to what it was, unless it was changed since; the options of
-    one that came with the plan return to the defaults.
-    """
-    given = {**stack_changes(name), **also}
-    if state.architecture is None:
-        raise ConfigError("stack", name, "it needs an architecture")
-    defaults = {n: option.default for n, option in PLAN_OPTIONS.items()}
-    last = stack_of(plan_of(state.config, state.options))
-    came = (stack_changes(last) if last else {}).keys() & defaults.keys() - state.stacked.keys()
-    now = {**defaults, **state.options, **state.config.to_dict()}
-    back = {n: before for n, (before, value) in state.stacked.items() if now[n] == value}
-    kept = {**now, **{n: defaults[n] for n in came}, **back}
-    new = {**kept, **given}
-    return replace(
-        state,
-        config=state.config.replace(**{n: new[n] for n in state.config.to_dict()}),
-        options=check_plan({n: new[n] for n in defaults}),
-        stacked={n: (kept[n], value) for n, value in given.items()},
-    )
-
-
-def _preset(state: State, name: object) -> State:
-    """Return the state that a preset names; under an architecture, that of its own and no plan."""
-    found = next((p for p in PRESETS if p.name == name), None)
-    if found is None:
-        raise ConfigError("preset", name, "must be one of " + ", ".join(p.name for p in PRESETS))
-    if state.architecture is None:
-        return replace(state, config=found.config, gpu=found.gpu)
-    return _switched(State(found.config, found.gpu), find_architecture(found.architecture), {})
-
-
-def _changed(
-    config: TrainingConfig, gpu: str, changes: Mapping[str, Any]
-) -> tuple[TrainingConfig, str]:
-    """Return the config and the card after some changes, which may name a card.
-
-    A chosen card brings its memory, unless a size is given too. The card stays while its size
-    does; another size was typed, and is of no card.
-    """
-    inputs = {name: value for name, value in changes.items() if name != "gpu"}
-    if "gpu" in changes:
-        gpu = check_gpu(changes["gpu"])
-        if gpu:
-            inputs = {"gpu_memory_gb": GPU_LABELS[gpu].nominal_gb, **inputs}
-    config = config.replace(**inputs)
-    card = GPU_LABELS.get(gpu)
-    return config, gpu if card and card.nominal_gb == config.gpu_memory_gb else ""

@@ -5,16 +5,11 @@ Keeping the sentences here keeps them testable without a browser and the front e
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from trainmem.config import (
     FIELDS,
-    GPUS,
     PRESETS,
-    TrainingConfig,
     grouped,
     write_capacity,
     write_gb,
@@ -23,20 +18,12 @@ from trainmem.limits import Limit
 from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of, stacks_lacking
 from trainmem.simulation import GB, Simulation
-from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option
+from trainmem.transformer import ARCHITECTURES
 from trainmem.transformer.inputs import plan_of
+from trainmem.widget.calls import curl_command, python_call
+from trainmem.widget.labels import choice_labels, in_labels
 
-__all__ = ["curl_command", "panel", "python_call", "tables"]
-
-PUBLISHED_URL: Final = "https://www.chipfoundryservices.com/edge/training"
-
-
-CHOICE_LABELS: Final[dict[tuple[str, float], str]] = {
-    ("precision_bits", 32): "32 bit",
-    ("grad_ckpt", 0): "off",
-    ("grad_ckpt", 1): "on",
-}
-
+__all__ = ["panel"]
 
 HEADLINES: Final = {
     "fits": "✓ Fits",
@@ -55,15 +42,6 @@ OMITS: Final = (
     "own memory: real steps nearly always need more."
 )
 OFFER: Final = "Choose an architecture to count them"
-
-GROUPS: Final = {
-    "Stack": ("framework", "kernels", "loss_head", "loss_chunk", "attention", "checkpointing"),
-    "Parallel layout": ("tp", "sequence_parallel", "pp", "vpp", "cp", "ep", "expert_load"),
-    "Precision and optimizer": ("precision", "optimizer", "reduce_dtype", "offload"),
-    "Accumulation": ("accumulation", "no_sync", "keep_gradients"),
-    "Adapters": ("lora_rank", "lora_targets", "quantization"),
-}
-"""Headings under which the widget shows the options of a plan; others come under "More"."""
 
 
 def panel(simulation: Simulation) -> dict[str, Any]:
@@ -112,66 +90,6 @@ def _fixes(s: Simulation) -> list[dict[str, Any]]:
     return groups
 
 
-LABELS: Final[Mapping[str, str]] = {
-    **{name: option.label for name, option in OPTIONS.items()},
-    **{name: field.label for name, field in FIELDS.items()},
-    "sharding": FIELDS["zero_stage"].label,
-    "gpu": FIELDS["gpu_memory_gb"].label,
-    "architecture": "Architecture",
-    "stack": "Stack",
-    "preset": "Preset",
-}
-"""What stands on the screen for a name."""
-
-_NAMED: Final = re.compile(
-    r"""
-    (?P<value> '(?P<quoted>[\w.]+)' )
-    | \b (?P<name> {} ) \b (?= : | [ ]'[\w.]+' | [ ]\d | [ ](of|needs?|above|must|is|says|and)\b )
-    | \b (?P<long> [a-z]+(_[a-z]+)+ ) \b
-    """.format("|".join(sorted(LABELS, key=len, reverse=True))),
-    re.X,
-)
-
-
-def in_labels(text: str) -> tuple[str, str]:
-    """Return the field that a refusal is about, and the refusal in the words of the screen."""
-    text = text.removeprefix("plan: ")
-    first = last = ""
-
-    def write(found: re.Match[str]) -> str:
-        nonlocal first, last
-        if found["value"]:
-            labels = _choice_labels(last) or {}
-            for name in OPTIONS if found["quoted"] not in labels else ():
-                labels = labels | _choice_labels(name)
-            label = labels.get(found["quoted"])
-            return f"“{label}”" if label else found[0]
-        name = found["name"] or found["long"]
-        if name not in LABELS:
-            return found[0]
-        first, last = first or name, name
-        return LABELS[name]
-
-    text = _NAMED.sub(write, text)
-    return {"sharding": "zero_stage"}.get(first, first), text[:1].upper() + text[1:]
-
-
-def _choice_labels(name: str) -> dict[str, str]:
-    option = OPTIONS.get(name)
-    return dict(option.choices) if option else {}
-
-
-def also_changed(also: Mapping[str, Any]) -> str:
-    """Return in words what a choice brought along; nothing where that is nothing."""
-
-    def written(name: str, value: Any) -> str:
-        label = CHOICE_LABELS.get((name, value)) if name in FIELDS else None
-        return label or _choice_labels(name).get(value) or grouped(value)
-
-    each = [f"{LABELS[name]} → {written(name, value)}" for name, value in also.items()]
-    return f"Also changed: {'; '.join(each)}" if each else ""
-
-
 def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
     """Return why inputs, or choices of them, can't be had in the present state; "" stands for all.
 
@@ -190,43 +108,13 @@ def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
                 reasons[str(value)] = in_labels(str(error))[1]
                 continue
             if name == "zero_stage" and plan.zero_stage not in (0, value):
-                framework = _choice_labels("framework")[plan.framework]
+                framework = choice_labels("framework")[plan.framework]
                 reasons[str(value)] = f"{framework} has stage {plan.zero_stage} alone"
         if reasons:
             found[name] = reasons
     if lacking := stacks_lacking(architecture):
         found["stack"] = {name: in_labels(why)[1] for name, why in lacking.items()}
     return found
-
-
-def tables() -> dict[str, Any]:
-    """Return what the front end needs to know of fields, presets, cards and plans, once."""
-    return {
-        "fields": [
-            {
-                "name": field.name,
-                "label": field.label,
-                "help": f"{field.help} {field.allowed[0].upper()}{field.allowed[1:]}.",
-                "unit": field.unit.replace("10⁹", "billion"),  # as it is spoken
-                "group": field.group,
-                "choices": [
-                    {"value": value, "label": CHOICE_LABELS.get((field.name, value), str(value))}
-                    for value in field.choices
-                ],
-                "values": [] if field.choices else field.slider_values(),
-            }
-            for field in FIELDS.values()
-        ],
-        "presets": [preset.name for preset in PRESETS],
-        "architectures": [
-            {"name": a.name, "label": f"{a.name} · {_billions(a)}", "family": a.family}
-            for a in ARCHITECTURES.values()
-        ],
-        "derived": list(DERIVED),
-        "stacks": [{"name": stack.name, "label": stack.label} for stack in STACKS.values()],
-        "plan": sorted(map(_option, PLAN_OPTIONS.values()), key=_group_order),
-        "gpus": [{"label": gpu.label, "gb": gpu.nominal_gb} for gpu in GPUS],
-    }
 
 
 def _preset_of(s: Simulation) -> str:
@@ -244,34 +132,6 @@ def _preset_of(s: Simulation) -> str:
         ):
             return preset.name
     return ""
-
-
-def _billions(architecture: Architecture) -> str:
-    """Write the parameters: ``8.03 B``, ``124 M``."""
-    count = architecture.num_params
-    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
-
-
-def _group_order(option: Mapping[str, Any]) -> int:
-    return [*GROUPS, "More"].index(option["group"])
-
-
-def _option(option: Option) -> dict[str, Any]:
-    """Return one option of the plan as a control."""
-    group = next((g for g, names in GROUPS.items() if option.name in names), "More")
-    # All that can be in force, what one of the ten inputs says too: no two controls contradict.
-    choices = [{"value": value, "label": label} for value, label in OPTIONS[option.name].choices]
-    return {
-        "name": option.name,
-        "label": option.label,
-        "help": option.help,
-        "source": option.source,
-        "group": group,
-        "kind": "choice" if option.choices else "number",
-        "choices": choices,
-        "bounds": list(option.bounds),
-        "default": option.default,
-    }
 
 
 def _dominates(s: Simulation) -> dict[str, str]:
@@ -310,35 +170,6 @@ def _detail(s: Simulation) -> list[list[str]]:
         *kinds,
         *levels,
     ]
-
-
-def curl_command(config: TrainingConfig, url: str = PUBLISHED_URL) -> str:
-    """Return the published curl request, to the letter, for `config`."""
-    parts = [f'"{name}":{json.dumps(_plain(value))}' for name, value in config.to_dict().items()]
-    body = ",\n       ".join(",".join(parts[i:j]) for i, j in ((0, 4), (4, 7), (7, 10)))
-    return f"curl -X POST {url} \\\n  -H \"Content-Type: application/json\" \\\n  -d '{{{body}}}'"
-
-
-def python_call(config: TrainingConfig, model: Any = None) -> str:
-    """Return the Python lines that repeat the simulation, with an architecture where it has one."""
-    given: dict[str, str] = {}
-    architecture = getattr(model, "architecture", None)
-    if architecture is not None:
-        preset = ARCHITECTURES.get(architecture.name) == architecture
-        given["architecture"] = repr(architecture.name) if preset else f"trainmem.{architecture!r}"
-        if model.options:
-            given["plan"] = repr(model.options)
-        if model.gpu:
-            given["gpu"] = repr(model.gpu)
-    said = DERIVED if architecture is not None else ()
-    given |= {n: repr(_plain(v)) for n, v in config.to_dict().items() if n not in said}
-    lines = "".join(f"    {name}={value},\n" for name, value in given.items())
-    return f"import trainmem\n\nsimulation = trainmem.simulate(\n{lines})\n"
-
-
-def _plain(value: float) -> float:
-    """Write whole floats as integers, as the published request does."""
-    return int(value) if value == int(value) else value
 
 
 def _cards(s: Simulation) -> list[dict[str, str]]:

@@ -1,0 +1,78 @@
+"""What stands on the screen for a name or a value, and refusals in those words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trainmem.config import FIELDS, grouped
+from trainmem.transformer import OPTIONS
+
+__all__ = ["CHOICE_LABELS", "LABELS", "changes_in_labels", "choice_labels", "in_labels"]
+
+CHOICE_LABELS: Final[dict[tuple[str, float], str]] = {
+    ("precision_bits", 32): "32 bit",
+    ("grad_ckpt", 0): "off",
+    ("grad_ckpt", 1): "on",
+}
+
+LABELS: Final[Mapping[str, str]] = {
+    **{name: option.label for name, option in OPTIONS.items()},
+    **{name: field.label for name, field in FIELDS.items()},
+    "sharding": FIELDS["zero_stage"].label,
+    "gpu": FIELDS["gpu_memory_gb"].label,
+    "architecture": "Architecture",
+    "stack": "Stack",
+    "preset": "Preset",
+}
+"""What stands on the screen for a name."""
+
+_NAMED: Final = re.compile(
+    r"""
+    (?P<value> '(?P<quoted>[\w.]+)' )
+    | \b (?P<name> {} ) \b (?= : | [ ]'[\w.]+' | [ ]\d | [ ](of|needs?|above|must|is|says|and)\b )
+    | \b (?P<long> [a-z]+(_[a-z]+)+ ) \b
+    """.format("|".join(sorted(LABELS, key=len, reverse=True))),
+    re.X,
+)
+
+
+def in_labels(text: str) -> tuple[str, str]:
+    """Return the field that a refusal is about, and the refusal in the words of the screen."""
+    text = text.removeprefix("plan: ")
+    first = last = ""
+
+    def write(found: re.Match[str]) -> str:
+        nonlocal first, last
+        if found["value"]:
+            labels = choice_labels(last) or {}
+            for name in OPTIONS if found["quoted"] not in labels else ():
+                labels = labels | choice_labels(name)
+            label = labels.get(found["quoted"])
+            return f"“{label}”" if label else found[0]
+        name = found["name"] or found["long"]
+        if name not in LABELS:
+            return found[0]
+        first, last = first or name, name
+        return LABELS[name]
+
+    text = _NAMED.sub(write, text)
+    return {"sharding": "zero_stage"}.get(first, first), text[:1].upper() + text[1:]
+
+
+def choice_labels(name: str) -> dict[str, str]:
+    """Return what stands on the screen for each choice of an option of the plan."""
+    option = OPTIONS.get(name)
+    return dict(option.choices) if option else {}
+
+
+def changes_in_labels(also: Mapping[str, Any]) -> str:
+    """Return in words what a choice brought along; nothing where that is nothing."""
+
+    def written(name: str, value: Any) -> str:
+        label = CHOICE_LABELS.get((name, value)) if name in FIELDS else None
+        return label or choice_labels(name).get(value) or grouped(value)
+
+    each = [f"{LABELS[name]} → {written(name, value)}" for name, value in also.items()]
+    return f"Also changed: {'; '.join(each)}" if each else ""
