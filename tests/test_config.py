@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from strategies import configs
 from trainmem import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig, preset
-from trainmem.config import describe, grouped, json_schema
+from trainmem.config import json_schema
+from trainmem.words import describe, grouped
 
 INTS = [name for name, field in FIELDS.items() if field.kind == "int"]
 

@@ -16,7 +16,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from trainmem import FIELDS, preset, simulate
-from trainmem.config import write_capacity, write_gb
 from trainmem.picture.budget import PARTS
 from trainmem.picture.figure import (
     COLORS,
@@ -42,6 +41,7 @@ from trainmem.picture.style import (
     write_tick,
 )
 from trainmem.reduced import REDUCED, Components
+from trainmem.words import write_capacity, write_gb
 
 PRESETS = ("Llama-3-8B", "Llama-3-70B", "Llama-3-405B")
 EXTREMES = {

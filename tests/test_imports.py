@@ -16,7 +16,9 @@ PACKAGE = Path(trainmem.__file__).parent
 # In reading order, the rooms and the modules in them: a module imports only from those above it.
 # A folder named as a whole is one module here. Beside each, the third-party packages that it loads.
 HOUSE = {
+    "words": "",
     "config": "",
+    "cards": "",
     "reduced": "numpy",
     "transformer": "numpy",
     "readers": "",

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import traitlets
 
-import trainmem.config
+import trainmem.cards
 import trainmem.simulation
 import trainmem.widget.traits
-from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, TrainingConfig
+from trainmem.cards import GPUS, PRESETS
+from trainmem.config import FIELDS, ConfigError, TrainingConfig
 from trainmem.request import check_plan
 from trainmem.simulation import OUTPUT_NAMES, simulate
 from trainmem.transformer import Plan, stack
@@ -347,7 +348,7 @@ def test_a_foreign_value_elsewhere_is_a_config_error(value: Any) -> None:
         lambda: setattr(memory, "gpu", value),
         lambda: setattr(memory, "architecture", value),
         lambda: setattr(memory, "plan", value),
-        lambda: trainmem.config.preset(value),
+        lambda: trainmem.cards.preset(value),
         lambda: simulate(seq_length=value),
     ):
         with pytest.raises(ConfigError):

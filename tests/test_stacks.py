@@ -6,7 +6,7 @@ import pytest
 
 import trainmem
 from trainmem import ConfigError, simulate
-from trainmem.config import PRESETS
+from trainmem.cards import PRESETS
 from trainmem.widget.controls import tables
 from trainmem.widget.words import panel
 

@@ -10,12 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainmem.cards import GPUS as GPUS
+    from trainmem.cards import PRESETS as PRESETS
+    from trainmem.cards import preset as preset
     from trainmem.config import FIELDS as FIELDS
-    from trainmem.config import GPUS as GPUS
-    from trainmem.config import PRESETS as PRESETS
     from trainmem.config import ConfigError as ConfigError
     from trainmem.config import TrainingConfig as TrainingConfig
-    from trainmem.config import preset as preset
     from trainmem.course import check as check
     from trainmem.fixes import Fix as Fix
     from trainmem.http.answer import BadAnswer as BadAnswer
@@ -53,8 +53,8 @@ _HOME = {
     "Client": "http.client",
     "Comparison": "http.answer",
     "FIELDS": "config",
-    "GPUS": "config",
-    "PRESETS": "config",
+    "GPUS": "cards",
+    "PRESETS": "cards",
     "ConfigError": "config",
     "Fix": "fixes",
     "Refused": "http.answer",
@@ -66,7 +66,7 @@ _HOME = {
     "TrainingMemory": "widget.traits",
     "TrainingMemoryWidget": "widget.shell",
     "check": "course.check",
-    "preset": "config",
+    "preset": "cards",
     "read_configuration": "readers",
     "simulate": "simulation",
     "stack": "transformer",

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from trainmem import __version__
-from trainmem.config import FIELDS, GPUS, PRESETS, ConfigError, grouped, preset
+from trainmem.cards import GPUS, PRESETS, preset
+from trainmem.config import FIELDS, ConfigError
+from trainmem.words import grouped
 
 if TYPE_CHECKING:
     from trainmem.limits import Limit

@@ -13,20 +13,16 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, Final, Literal, SupportsIndex, TypedDict, TypeVar
 
+from trainmem.words import Number, cut, describe, grouped, nearest
+
 __all__ = [
     "FIELDS",
-    "GPUS",
-    "PRESETS",
     "ConfigError",
     "Field",
-    "Gpu",
     "Inputs",
-    "Preset",
     "TrainingConfig",
-    "preset",
 ]
 
-Number = int | float
 Given = float | SupportsIndex
 """What a number may be given as: an int, a float, or a scalar of NumPy."""
 
@@ -56,43 +52,12 @@ class ConfigError(ValueError):
         return type(self), (self.field, self.value, self.allowed)
 
 
-def describe(value: object, limit: int = 60) -> str:
-    """Return ``repr(value)``, cut to `limit` characters and safe for any object.
-
-    Whatever a message says of a value that came from outside goes through here.
-    """
-    if isinstance(value, int) and value.bit_length() > 8 * limit:
-        return f"an integer of {value.bit_length()} bits"  # repr() itself refuses the largest
-    try:
-        text = repr(value)
-    except Exception:  # a foreign object may fail in any way; the message must not
-        text = f"<{type(value).__name__}>"
-    return cut(text, limit)
-
-
-def cut(text: str, limit: int = 60) -> str:
-    """Return a text on one line, cut to `limit` characters."""
-    text = " ".join(text[: 4 * limit].split())  # an array's repr has lines
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def in_words(error: Exception) -> str:
     """Return what an exception says, for people: whole where it is ours, else named and cut."""
     if isinstance(error, ConfigError):
         return str(error)
     said = cut(str(error), 300)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return the known name most like a wrong one as a hint, or "" where none is."""
-    if not isinstance(name, str) or len(name) > 100:  # comparing takes the longer the longer it is
-        return ""
-    from difflib import get_close_matches  # slow to import, seldom needed
-
-    by_lower = {each.lower(): each for each in known}
-    near = get_close_matches(name.lower(), by_lower, 1)
-    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -103,31 +68,6 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ConfigError(cut(key), value, "must be there once, and is there twice")
         found[key] = value
     return found
-
-
-def grouped(value: Number) -> str:
-    """Write a number with a space between thousands from 10 000: ``1 000 000``, ``4096``."""
-    return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else f"{value:g}"
-
-
-def write_gb(gb: float) -> str:
-    """Write GB, or a percentage, for people: ``55.1``, ``0.02``, ``1262``, ``7.8×10¹⁴``."""
-    if abs(gb) >= 1e6:
-        mantissa, _, exponent = f"{gb:.1e}".partition("e")
-        return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
-    if abs(gb) >= 999.95:
-        return grouped(round(gb))
-    if abs(gb) >= 0.05 or gb == 0:
-        return f"{gb:.1f}"
-    return f"{gb:.2g}" if abs(gb) >= 0.001 else "<0.001"
-
-
-SUPERSCRIPTS: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def write_capacity(gb: float) -> str:
-    """Write a capacity, GB: ``80``, ``84.9``, ``0.1``."""
-    return write_gb(gb).removesuffix(".0")
 
 
 @dataclass(frozen=True)
@@ -405,94 +345,6 @@ def check_names(names: Iterable[object], others: Iterable[str] = ()) -> None:
             known = (*FIELDS, *others)
             allowed = f"must be one of {', '.join(known)}{nearest(name, known)}"
             raise ConfigError("unknown field", name, allowed)
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A published starting point: a name, all ten values, and the card they belong to."""
-
-    name: str
-    config: TrainingConfig
-    gpu: str = "H100 · 80 GB"
-
-    @property
-    def architecture(self) -> str:
-        """Name of the architecture that it is: what stands before its cluster."""
-        return self.name.partition(" ")[0]
-
-
-PRESETS: Final[tuple[Preset, ...]] = (
-    Preset("Llama-3-8B · 8×H100", TrainingConfig()),
-    Preset("Llama-3-70B · 64×H100", TrainingConfig(70.0, 64, 80.0, 1, 8192, 80, 8192, 16.0, 3, 1)),
-    Preset(
-        "Llama-3-405B · 512 GPUs", TrainingConfig(405.0, 512, 80.0, 1, 8192, 126, 16384, 16.0, 3, 1)
-    ),
-)
-
-
-def preset(name: str) -> TrainingConfig:
-    """Return the config of the preset called `name`, or whose name begins so.
-
-    Raises
-    ------
-    ConfigError
-        Where no preset, or more than one, matches.
-    """
-    text = name if isinstance(name, str) else ""  # what isn't text can't be compared either
-    found = [p for p in PRESETS if p.name == text] or [
-        p for p in PRESETS if text and p.name.startswith(text)
-    ]
-    if len(found) != 1:
-        raise ConfigError("preset", name, "must be one of " + ", ".join(p.name for p in PRESETS))
-    return found[0].config
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU with the two numbers that its memory goes by.
-
-    Attributes
-    ----------
-    name : str
-        Product name.
-    nominal_gb : float
-        What it is sold as, 10⁹ bytes: used by the reduced-order model.
-    usable_gib : float
-        What `torch.cuda` reports, 2³⁰ bytes: used by the architecture-aware model.
-    exact : bool
-        Whether `usable_gib` was read in published logs (else it is near, not exact).
-    """
-
-    name: str
-    nominal_gb: float
-    usable_gib: float
-    exact: bool = False
-
-    @property
-    def label(self) -> str:
-        """Name and size, which together are unique: ``H100 · 80 GB``."""
-        return f"{self.name} · {self.nominal_gb:g} GB"
-
-
-# Smallest first: the widget's list and the "bigger card" advice read it in this order.
-GPUS: Final[tuple[Gpu, ...]] = (
-    Gpu("T4", 16, 14.6),
-    Gpu("V100", 16, 15.8),
-    Gpu("L4", 24, 22.0),
-    Gpu("A10G", 24, 22.1, exact=True),
-    Gpu("RTX 3090", 24, 23.6),
-    Gpu("RTX 4090", 24, 23.6),
-    Gpu("V100", 32, 31.7, exact=True),
-    Gpu("RTX 5090", 32, 31.4),
-    Gpu("A100", 40, 39.4, exact=True),
-    Gpu("L40S", 48, 44.5),
-    Gpu("A100", 80, 79.1, exact=True),
-    Gpu("H100", 80, 79.1, exact=True),
-    Gpu("H200", 141, 139.8),
-    Gpu("B200", 180, 178.4),
-    Gpu("MI300X", 192, 191.7),
-    Gpu("MI325X", 256, 255.7),
-)
 
 
 def json_schema() -> dict[str, Any]:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmem.config import GPUS, TrainingConfig, grouped
+from trainmem.cards import GPUS
+from trainmem.config import TrainingConfig
 from trainmem.limits import Limit
+from trainmem.words import grouped
 
 __all__ = ["Fix", "Offer", "best", "offers", "offers_of_limits"]
 

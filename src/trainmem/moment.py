@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from trainmem.config import FIELDS, TrainingConfig, grouped
+from trainmem.config import FIELDS, TrainingConfig
 from trainmem.fixes import Offer
 from trainmem.limits import Limit
 from trainmem.remedies import Change, changed, offers, remedies
@@ -21,6 +21,7 @@ from trainmem.transformer.model import TransformerModel
 from trainmem.transformer.peak import PHASE_NAMES
 from trainmem.transformer.stacks import FRAMEWORKS
 from trainmem.verdict import STAGE_WORDS, Case, write_bytes
+from trainmem.words import grouped
 
 __all__ = ["Moment", "layout_words"]
 

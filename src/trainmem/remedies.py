@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from trainmem.config import FIELDS, GPUS, TrainingConfig, grouped
+from trainmem.cards import GPUS
+from trainmem.config import FIELDS, TrainingConfig
 from trainmem.fixes import Offer, offers_of_limits
 from trainmem.limits import Limit, limit
 from trainmem.request import find_gpu
 from trainmem.transformer import FRAMEWORKS, OPTIMIZERS, OPTIONS, Optimizer, TransformerModel
+from trainmem.words import grouped
 
 __all__ = ["Change", "changed", "offers", "remedies"]
 

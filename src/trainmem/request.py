@@ -12,20 +12,8 @@ from functools import lru_cache
 from os import PathLike
 from typing import Any, Final, TypedDict
 
-from trainmem.config import (
-    FIELDS,
-    GPUS,
-    PRESETS,
-    ConfigError,
-    Given,
-    Gpu,
-    Inputs,
-    TrainingConfig,
-    check_names,
-    describe,
-    grouped,
-    nearest,
-)
+from trainmem.cards import GPUS, PRESETS, Gpu
+from trainmem.config import FIELDS, ConfigError, Given, Inputs, TrainingConfig, check_names
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Plan, stack
 from trainmem.transformer.architecture import MAX_NAME
 from trainmem.transformer.families.config_json import parse
@@ -42,6 +30,7 @@ from trainmem.transformer.model import TransformerModel
 from trainmem.transformer.model_rules import check_model
 from trainmem.transformer.rule import NotCovered
 from trainmem.transformer.structure import zero_stage
+from trainmem.words import describe, grouped, nearest
 
 __all__ = [
     "DERIVED",

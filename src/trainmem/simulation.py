@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.config import GPUS, ConfigError, Inputs, TrainingConfig, check_names, takes
+from trainmem.cards import GPUS
+from trainmem.config import ConfigError, Inputs, TrainingConfig, check_names, takes
 from trainmem.fixes import Fix, Offer, best, offers
 from trainmem.limits import Limit, Limited, MemoryModel, grade_of, graded, limit, smallest_num_gpus
 from trainmem.reduced import REDUCED, Components

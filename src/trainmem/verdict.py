@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmem.config import FIELDS, TrainingConfig, grouped
+from trainmem.config import FIELDS, TrainingConfig
 from trainmem.reduced import Components
+from trainmem.words import grouped
 
 __all__ = ["Case", "banner", "sentence", "why_no_count_fits", "write_bytes"]
 

@@ -12,7 +12,7 @@ import pytest
 
 import trainmem
 from course.kit import ASSIGNMENT, NAME, Notebook, text
-from trainmem.config import GPUS
+from trainmem.cards import GPUS
 from trainmem.course import numbers as course
 
 SEEDS = [*range(24), "2027 spring", "α"]

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Final
 
-from trainmem.config import describe
 from trainmem.course.exercise import NOT_ANSWERED, CheckFailed, exercise, result_of, with_hint
+from trainmem.words import describe
 
 __all__ = [
     "UNITS",

@@ -8,10 +8,11 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 
-from trainmem.config import FIELDS, TrainingConfig, describe
+from trainmem.config import FIELDS, TrainingConfig
 from trainmem.http.wire import OUTPUTS, REPEATS, SWEEPS, TOP, parse
 from trainmem.reduced import Components
 from trainmem.simulation import GB, SWEEP_POINTS, Simulation, Sweep
+from trainmem.words import describe
 
 __all__ = [
     "BadAnswer",

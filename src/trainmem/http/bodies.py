@@ -9,8 +9,9 @@ from typing import Any, Final
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 
-from trainmem.config import TrainingConfig, describe
+from trainmem.config import TrainingConfig
 from trainmem.http.wire import parse
+from trainmem.words import describe
 
 __all__ = ["as_json", "read_body", "read_config"]
 

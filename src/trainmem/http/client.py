@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from trainmem import __version__
-from trainmem.config import Inputs, TrainingConfig, describe, takes
+from trainmem.config import Inputs, TrainingConfig, takes
 from trainmem.http.answer import (
     BadAnswer,
     CannotConnect,
@@ -41,6 +41,7 @@ from trainmem.http.endpoint import authorities, check_proxies, endpoint
 from trainmem.http.response import cause, keep_location, read_answer, redirect
 from trainmem.http.wire import PATH, is_loopback
 from trainmem.simulation import Simulation, resolve, simulate
+from trainmem.words import describe
 
 __all__ = ["AsyncClient", "Client"]
 

@@ -11,8 +11,8 @@ from urllib.request import getproxies
 
 import httpx
 
-from trainmem.config import describe
 from trainmem.http.response import cause
+from trainmem.words import describe
 
 __all__ = ["authorities", "check_proxies", "endpoint"]
 

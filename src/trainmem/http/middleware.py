@@ -9,9 +9,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from trainmem.config import describe
 from trainmem.http.bodies import as_json
 from trainmem.http.wire import is_loopback
+from trainmem.words import describe
 
 __all__ = ["Counters", "Hosts"]
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import httpx
 
-from trainmem.config import describe
 from trainmem.http.answer import BadAnswer, Refused
 from trainmem.http.wire import parse
+from trainmem.words import describe
 
 __all__ = ["cause", "keep_location", "read_answer", "redirect"]
 

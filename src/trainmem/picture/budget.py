@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from numpy.typing import NDArray
 
-from trainmem.config import write_gb
 from trainmem.picture.card import card_of
 from trainmem.picture.panel import Panel, move
 from trainmem.picture.placing import spread
 from trainmem.picture.style import COLORS, GATHERED, LOGITS, TEXT, Theme
 from trainmem.simulation import GB, Simulation
+from trainmem.words import write_gb
 
 __all__ = ["BAR", "BudgetPanel"]
 

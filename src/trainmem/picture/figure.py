@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
-from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.picture.budget import BAR, BudgetPanel
 from trainmem.picture.card import card_of
 from trainmem.picture.gpu_sweep import GpuPanel
@@ -32,6 +31,7 @@ from trainmem.picture.style import (
 )
 from trainmem.picture.timeline import draw_timeline, lay_out
 from trainmem.simulation import GB, Simulation
+from trainmem.words import grouped, write_capacity, write_gb
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

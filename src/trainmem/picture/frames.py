@@ -23,7 +23,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.typing import ColorType
 from PIL import Image
 
-from trainmem.config import describe
 from trainmem.picture.figure import Drawing, frame_size
 from trainmem.picture.style import (
     COLORS,
@@ -34,6 +33,7 @@ from trainmem.picture.style import (
     mix,
     theme_named,
 )
+from trainmem.words import describe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

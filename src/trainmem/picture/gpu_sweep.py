@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.picture.lettering import text_width
 from trainmem.picture.panel import ROW, move
 from trainmem.picture.placing import Spot
 from trainmem.picture.style import TEXT, Theme, write_binary
 from trainmem.picture.sweep import SweepPanel
 from trainmem.simulation import Simulation, Sweep
+from trainmem.words import grouped, write_capacity, write_gb
 
 __all__ = ["GpuPanel"]
 

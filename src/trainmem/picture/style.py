@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.typing import ColorType
 
-from trainmem.config import describe
+from trainmem.words import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

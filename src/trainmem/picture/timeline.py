@@ -16,7 +16,6 @@ from matplotlib.patches import Polygon, Rectangle
 from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from trainmem.config import grouped, write_capacity, write_gb
 from trainmem.picture.lettering import font, plain, text_width
 from trainmem.picture.panel import Line
 from trainmem.picture.style import (
@@ -32,6 +31,7 @@ from trainmem.picture.style import (
     write_tick,
 )
 from trainmem.simulation import GB, Simulation
+from trainmem.words import grouped, write_capacity, write_gb
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,11 +11,12 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
-from trainmem.config import ConfigError, TrainingConfig, describe
+from trainmem.config import ConfigError, TrainingConfig
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.inputs import SHARED, derived_inputs, inputs_of
 from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.plan import Plan
+from trainmem.words import describe
 
 #: Value that means "the trainer decides" in DeepSpeed's files.
 AUTO = "auto"

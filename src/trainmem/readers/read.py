@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainmem.config import ConfigError, describe, once
+from trainmem.config import ConfigError, once
 from trainmem.readers import accelerate, deepspeed, torchtitan, trainer
 from trainmem.readers.accelerate import read_accelerate
 from trainmem.readers.account import Reading
@@ -20,6 +20,7 @@ from trainmem.readers.foreign import check_keys, check_words
 from trainmem.readers.megatron import read_megatron
 from trainmem.readers.torchtitan import read_torchtitan
 from trainmem.readers.trainer import read_trainer
+from trainmem.words import describe
 
 #: A configuration larger than this is not one (real ones are a few kB).
 MAX_BYTES = 2**20

@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainmem.config import ConfigError, describe
+from trainmem.config import ConfigError
 from trainmem.readers.accelerate import read_fsdp
 from trainmem.readers.account import AUTO, Account, Reading, flatten
 from trainmem.readers.deepspeed import read_section
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.presets import ARCHITECTURES
+from trainmem.words import describe
 
 #: Keys at the top by which the format is recognised.
 TOP_LEVEL = """

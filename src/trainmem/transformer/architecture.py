@@ -9,11 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainmem.config import describe
 from trainmem.transformer.engine.dims import A, D, Dim, E, F, G, H, K, N, P, Q, V, W, Y
 from trainmem.transformer.engine.tape import Parameters
 from trainmem.transformer.families import FAMILIES
 from trainmem.transformer.families.config_json import Format, parse, read_fields
+from trainmem.words import describe
 
 #: A config.json larger than this is not one (real ones are a few kB).
 MAX_CONFIG_BYTES = 1_000_000

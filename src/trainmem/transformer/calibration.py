@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmem.config import describe
 from trainmem.transformer.levels import GIB, Level
+from trainmem.words import describe
 
 #: Keys of `torch.cuda.memory_stats()` that are read.
 STATS = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmem.config import describe
 from trainmem.transformer.plan import Plan
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS, Framework
+from trainmem.words import describe
 
 GIB = 2**30
 GB = 10**9

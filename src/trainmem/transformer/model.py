@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.config import FIELDS, Gpu, TrainingConfig
+from trainmem.cards import Gpu
+from trainmem.config import FIELDS, TrainingConfig
 from trainmem.reduced import Components
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.calibration import Calibration

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmem.config import describe
 from trainmem.transformer.optimizers import OPTIMIZERS
 from trainmem.transformer.rule import NotCovered
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS
+from trainmem.words import describe
 
 FSDP = "torch 2.13, torch/distributed/fsdp/_fully_shard"
 HF = "transformers 5.24"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainmem.config import describe
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.engine.dims import Shape, X
 from trainmem.transformer.engine.tape import KINDS
@@ -20,6 +19,7 @@ from trainmem.transformer.plan import Plan
 from trainmem.transformer.program import Program, compile_structure, structure_of
 from trainmem.transformer.sizes import Floats, block_bytes, order_conditions
 from trainmem.transformer.writer import Segment, StepWriter
+from trainmem.words import describe
 
 #: Phases of a step in order; `other` is the backward pass of an earlier micro batch.
 PHASES = ("states", "fwd", "other", "loss", "layers", "opt")

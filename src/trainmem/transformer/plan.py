@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainmem.config import describe
 from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.rules import check_options
 from trainmem.transformer.stacks import FRAMEWORKS, STACKS
 from trainmem.transformer.structure import zero_stage
+from trainmem.words import describe
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainmem.config import describe
 from trainmem.transformer.architecture import Architecture
+from trainmem.words import describe
 
 
 def _hub(path: str) -> str:

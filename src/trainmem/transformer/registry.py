@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmem.config import describe
 from trainmem.transformer.families import FAMILIES, Family
 from trainmem.transformer.optimizers import OPTIMIZERS, Optimizer
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS, STACKS, Framework, Kernels, Stack
+from trainmem.words import describe
 
 _TABLES: tuple[tuple[type, dict[str, Any]], ...] = (
     (Family, FAMILIES),

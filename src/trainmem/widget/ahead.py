@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from trainmem.config import Number
+from trainmem.words import Number
 
 __all__ = ["Ahead"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainmem.config import FIELDS, GPUS, PRESETS
+from trainmem.cards import GPUS, PRESETS
+from trainmem.config import FIELDS
 from trainmem.request import DERIVED, PLAN_OPTIONS
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option
 from trainmem.widget.labels import CHOICE_LABELS

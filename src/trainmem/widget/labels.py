@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainmem.config import FIELDS, grouped
+from trainmem.config import FIELDS
 from trainmem.transformer import OPTIONS
+from trainmem.words import grouped
 
 __all__ = ["CHOICE_LABELS", "LABELS", "changes_in_labels", "choice_labels", "in_labels"]
 

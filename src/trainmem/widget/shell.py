@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack
 import anywidget
 from traitlets import Bytes, Dict, HasTraits, TraitError, Unicode, observe
 
-from trainmem.config import FIELDS, ConfigError, Number, TrainingConfig, in_words, takes
+from trainmem.config import FIELDS, ConfigError, TrainingConfig, in_words, takes
 from trainmem.http.remote_check import RemoteCheck, Server
 from trainmem.picture.figure import describe as figure_in_words
 from trainmem.picture.figure import plot
@@ -35,6 +35,7 @@ from trainmem.widget.state import EXTRA_INPUTS, State, next_state
 from trainmem.widget.stills import renew_after_each_cell
 from trainmem.widget.views import STILL, View, draw_step, read_view
 from trainmem.widget.words import panel
+from trainmem.words import Number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,14 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from trainmem.config import (
-    FIELDS,
-    GPUS,
-    PRESETS,
-    ConfigError,
-    TrainingConfig,
-    check_names,
-)
+from trainmem.cards import GPUS, PRESETS
+from trainmem.config import FIELDS, ConfigError, TrainingConfig, check_names
 from trainmem.limits import MemoryModel
 from trainmem.reduced import REDUCED
 from trainmem.request import (

@@ -14,16 +14,8 @@ from typing import Any, Final, Unpack
 
 from traitlets import Bool, Float, HasTraits, Instance, Int, Unicode, observe
 
-from trainmem.config import (
-    FIELDS,
-    PRESETS,
-    ConfigError,
-    TrainingConfig,
-    check_names,
-    describe,
-    in_words,
-    takes,
-)
+from trainmem.cards import PRESETS
+from trainmem.config import FIELDS, ConfigError, TrainingConfig, check_names, in_words, takes
 from trainmem.limits import MemoryModel
 from trainmem.request import (
     DERIVED,
@@ -38,6 +30,7 @@ from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
 from trainmem.transformer import ARCHITECTURES, Architecture
 from trainmem.widget.inputs import Chosen, Gpu, Input, Options
 from trainmem.widget.state import EXTRA_INPUTS, NOTHING, State, next_state
+from trainmem.words import describe
 
 __all__ = ["TrainingMemory"]
 

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainmem.config import (
-    FIELDS,
-    PRESETS,
-    grouped,
-    write_capacity,
-    write_gb,
-)
+from trainmem.cards import PRESETS
+from trainmem.config import FIELDS
 from trainmem.limits import Limit
 from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of, stacks_lacking
@@ -22,6 +17,7 @@ from trainmem.transformer import ARCHITECTURES
 from trainmem.transformer.inputs import plan_of
 from trainmem.widget.calls import curl_command, python_call
 from trainmem.widget.labels import choice_labels, in_labels
+from trainmem.words import grouped, write_capacity, write_gb
 
 __all__ = ["panel"]
 

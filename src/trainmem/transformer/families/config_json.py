@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmem.config import describe, once
+from trainmem.config import once
+from trainmem.words import describe
 
 
 @dataclass(frozen=True, slots=True)

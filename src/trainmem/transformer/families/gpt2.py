@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmem.config import describe
 from trainmem.transformer.engine import ops
 from trainmem.transformer.engine.dims import BSF, BSH, BSQ, B, F, H, S, W
 from trainmem.transformer.engine.graph import Row, Table, end
@@ -22,6 +21,7 @@ from trainmem.transformer.families.family import (
     product,
 )
 from trainmem.transformer.rule import ModelRule
+from trainmem.words import describe
 
 if TYPE_CHECKING:
     from trainmem.transformer.architecture import Architecture
