@@ -1182,7 +1182,7 @@ def test_a_refusal_names_its_field_as_the_screen_does(
     assert widget._told == {"field": "", "error": "", "also": ""}
 
 
-def test_a_refusal_from_python_finds_its_field_in_the_words() -> None:
+def test_a_refusal_from_python_names_its_field() -> None:
     widget = TrainingMemoryWidget(architecture="Llama-3-8B")
     for changes, field in (
         ({"tp": 8}, "tp"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
-from trainmem.config import ConfigError, in_words
+from trainmem.config import ConfigError
 from trainmem.widget.views import View, read_view
 
 __all__ = ["Channel", "handle_message"]
@@ -126,8 +126,8 @@ class Served(Protocol):
     def _answer(self, content: dict[str, Any], png: bytes | None = None) -> None:
         """Send an answer."""
 
-    def set_trait(self, name: str, value: Any) -> None:
-        """Set a trait, one that is read-only too."""
+    def say_refused(self, error: Exception) -> None:
+        """Show why a change is refused."""
 
 
 def handle_message(widget: Served, content: Any, _buffers: Any) -> None:
@@ -142,9 +142,9 @@ def handle_message(widget: Served, content: Any, _buffers: Any) -> None:
         try:
             serve(content)
         except ConfigError as error:
-            widget.set_trait("error", str(error))
+            widget.say_refused(error)
         except Exception as error:  # no kind of failure is silent
-            widget.set_trait("error", in_words(error))
+            widget.say_refused(error)
             raise
         finally:
             if widget._channel.owes_an_answer:  # no picture or data carried the answer

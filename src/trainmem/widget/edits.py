@@ -16,7 +16,7 @@ from trainmem.config import FIELDS, ConfigError, TrainingConfig, once
 from trainmem.repair import brought_along
 from trainmem.request import PLAN_OPTIONS, NotCovered, as_changes, check_plan
 from trainmem.transformer import STACKS
-from trainmem.widget.labels import changes_in_labels, in_labels
+from trainmem.widget.labels import changes_in_labels, field_on_screen, in_labels
 from trainmem.widget.state import State, check_gpu, next_state
 from trainmem.widget.traits import TrainingMemory
 
@@ -102,7 +102,8 @@ class EditedMemory(TrainingMemory):
 
     def _refused(self, change: Mapping[str, Any]) -> None:
         """Say at the field, in the words of the screen, what was refused."""
-        field, text = in_labels(change["new"])
+        text = in_labels(change["new"])
+        field = field_on_screen(self._refused_field) if text else ""
         if len(self._asked) == 1 and text:
             field = next(iter(self._asked))
         self._told = {"field": field, "error": text, "also": ""}

@@ -10,7 +10,14 @@ from trainmem.config import FIELDS
 from trainmem.transformer import OPTIONS
 from trainmem.words import grouped
 
-__all__ = ["CHOICE_LABELS", "LABELS", "changes_in_labels", "choice_labels", "in_labels"]
+__all__ = [
+    "CHOICE_LABELS",
+    "LABELS",
+    "changes_in_labels",
+    "choice_labels",
+    "field_on_screen",
+    "in_labels",
+]
 
 CHOICE_LABELS: Final[dict[tuple[str, float], str]] = {
     ("precision_bits", 32): "32 bit",
@@ -39,13 +46,19 @@ _NAMED: Final = re.compile(
 )
 
 
-def in_labels(text: str) -> tuple[str, str]:
-    """Return the field that a refusal is about, and the refusal in the words of the screen."""
+def field_on_screen(field: str) -> str:
+    """Return the control at which a refusal of a field is said; "" where there is none."""
+    name = field.removeprefix("plan: ")
+    return {"sharding": "zero_stage"}.get(name, name) if name in LABELS else ""
+
+
+def in_labels(text: str) -> str:
+    """Return a refusal in the words of the screen."""
     text = text.removeprefix("plan: ")
-    first = last = ""
+    last = ""
 
     def write(found: re.Match[str]) -> str:
-        nonlocal first, last
+        nonlocal last
         if found["value"]:
             labels = choice_labels(last) or {}
             for name in OPTIONS if found["quoted"] not in labels else ():
@@ -55,11 +68,11 @@ def in_labels(text: str) -> tuple[str, str]:
         name = found["name"] or found["long"]
         if name not in LABELS:
             return found[0]
-        first, last = first or name, name
+        last = name
         return LABELS[name]
 
     text = _NAMED.sub(write, text)
-    return {"sharding": "zero_stage"}.get(first, first), text[:1].upper() + text[1:]
+    return text[:1].upper() + text[1:]
 
 
 def choice_labels(name: str) -> dict[str, str]:

@@ -319,7 +319,7 @@ class TrainingMemoryWidget(EditedMemory, anywidget.AnyWidget):
                 wrong |= taken.keys() & self.keys
             except Exception as error:
                 wrong |= taken.keys() & self.keys
-                self.set_trait("error", in_words(error))
+                self.say_refused(error)
                 raise
             finally:
                 if wrong := wrong & set(self.keys):

@@ -139,6 +139,7 @@ class TrainingMemory(HasTraits):
     @takes(AllInputs)
     def __init__(self, config: TrainingConfig | None = None, **inputs: Unpack[AllInputs]) -> None:
         self._lock = threading.RLock()
+        self._refused_field = ""  # what `error` is about
         self._opened: Architecture | None = None
         # First, so that a widget opens with its first answer.
         self._apply(self._starting_point(config, inputs))
@@ -277,8 +278,13 @@ class TrainingMemory(HasTraits):
         try:
             yield
         except Exception as error:  # a model may fail in any way
-            self.set_trait("error", in_words(error))
+            self.say_refused(error)
             raise
+
+    def say_refused(self, error: Exception) -> None:
+        """Show why a change is refused, and keep which field that is about."""
+        self._refused_field = error.field if isinstance(error, ConfigError) else ""
+        self.set_trait("error", in_words(error))
 
     @observe(*FIELDS, "gpu", "architecture", "plan")
     def _input_assigned(self, _change: Mapping[str, Any]) -> None:

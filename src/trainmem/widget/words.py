@@ -101,7 +101,7 @@ def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
             try:
                 plan = plan_of(s.config.replace(**{name: value}), options)
             except ValueError as error:
-                reasons[str(value)] = in_labels(str(error))[1]
+                reasons[str(value)] = in_labels(str(error))
                 continue
             if name == "zero_stage" and plan.zero_stage not in (0, value):
                 framework = choice_labels("framework")[plan.framework]
@@ -109,7 +109,7 @@ def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
         if reasons:
             found[name] = reasons
     if lacking := stacks_lacking(architecture):
-        found["stack"] = {name: in_labels(why)[1] for name, why in lacking.items()}
+        found["stack"] = {name: in_labels(why) for name, why in lacking.items()}
     return found
 
 
