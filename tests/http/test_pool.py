@@ -17,24 +17,9 @@ import pytest
 
 from trainmem import Client, Refused
 
-# What the README shows, but for the addresses.
-POOL = """
-upstream trainmem {
-    server 127.0.0.1:8001 max_fails=1 fail_timeout=2s;
-    server 127.0.0.1:8002 max_fails=1 fail_timeout=2s;
-    keepalive 16;
-}
-server {
-    listen 127.0.0.1:8000;
-    location /edge/ {
-        proxy_pass http://trainmem;
-        proxy_http_version 1.1;
-        proxy_set_header Connection "";
-        proxy_connect_timeout 1s;
-        proxy_next_upstream error timeout http_503 non_idempotent;
-    }
-}
-"""
+# What the guide shows, but for the addresses.
+PAGE = Path(__file__).parents[2] / "notebooks" / "guide" / "server.md"
+POOL = PAGE.read_text(encoding="utf-8").split("```nginx\n")[1].split("```")[0]
 # What a system's own nginx.conf holds around it.
 AROUND = """
 daemon off;
