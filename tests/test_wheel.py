@@ -223,7 +223,7 @@ def test_it_is_a_command_too(python, tmp_path):
     assert call(command, "simulate", "--num-gpus", 1, status=1).startswith("✗ Out of memory")
 
 
-@pytest.mark.parametrize(("module", "extra"), [("remote", "remote"), ("server", "server")])
+@pytest.mark.parametrize(("module", "extra"), [("client", "remote"), ("server", "server")])
 def test_a_missing_extra_names_the_pip_command(python, tmp_path, module, extra):
-    code = f"try: import trainmem.{module}\nexcept ImportError as error: print(error)"
+    code = f"try: import trainmem.http.{module}\nexcept ImportError as error: print(error)"
     assert f"pip install 'trainmem[{extra}]'" in call(python, "-c", code, cwd=tmp_path)
