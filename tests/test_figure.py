@@ -523,7 +523,7 @@ def test_describe_says_the_result():
 def test_the_budget_of_an_architecture_tells_the_loss_and_gathered_parameters_apart():
     simulation = simulate(architecture="Llama-3-8B", gpu_memory_gb=80)
     _, panels = drawn(simulation)
-    kinds, need = simulation.moment.peak.bytes_by_kind, float(simulation.components.total) / 1e9
+    kinds, need = simulation.peak_case.peak.bytes_by_kind, float(simulation.components.total) / 1e9
     parts = [path.get_extents() for path in panels["budget"].parts.get_paths()]
     assert [part.height for part in parts[3:]] == pytest.approx(
         [
@@ -576,7 +576,7 @@ def test_the_band_is_the_card_level_along_both_sweeps(request_):
             np.testing.assert_array_equal(rim.get_ydata(), gb)
         here = np.log2(panel.value(simulation))
         ends = [np.interp(here, panel.octaves, gb) for gb in panel.band]
-        card = simulation.moment.levels[2]
+        card = simulation.peak_case.levels[2]
         assert ends == pytest.approx([card.low_bytes / 1e9, card.high_bytes / 1e9], rel=0.02)
 
 
@@ -585,7 +585,7 @@ def test_the_band_is_the_card_level_along_both_sweeps(request_):
 def test_the_card_is_named_in_the_budget_and_covers_nothing(request_, width):
     simulation = simulate(**CARDS[request_])
     drawing, panels = drawn(simulation, width)
-    card, budget = simulation.moment.levels[2], panels["budget"]
+    card, budget = simulation.peak_case.levels[2], panels["budget"]
     low, high = card.low_bytes / 1e9, card.high_bytes / 1e9
     assert f"card {write_gb(low)}–{write_gb(high)}" in [words for words, _ in labels(budget)]
     heights = budget.card.get_ydata()

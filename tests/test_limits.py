@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from strategies import configs, everyday
 from trainmem import FIELDS, TrainingConfig, simulate
-from trainmem.limits import largest_that_fits, smallest_num_gpus
-from trainmem.reduced import REDUCED, Components
+from trainmem.memory_model import MemoryModel
+from trainmem.reduced import REDUCED, Components, ReducedModel
 
 MOST = {name: FIELDS[name].bounds[1] for name in ("num_gpus", "seq_length", "micro_batch")}
 CASES = st.one_of(everyday(), configs())
@@ -27,7 +27,7 @@ def fits(config, **changes):
 @example(TrainingConfig(zero_stage=0))
 @example(TrainingConfig(seq_length=65_536))
 def test_minimum_gpus_is_minimal(config):
-    count = smallest_num_gpus(REDUCED, config)
+    count = REDUCED.smallest_num_gpus(config)
     if count is None:
         assert not fits(config, num_gpus=MOST["num_gpus"])
     else:
@@ -38,7 +38,7 @@ def test_minimum_gpus_is_minimal(config):
 
 @given(CASES, st.sampled_from(["seq_length", "micro_batch"]))
 def test_the_largest_that_fits_is_maximal(config, name):
-    value = largest_that_fits(REDUCED, config, name)
+    value = REDUCED.largest_that_fits(config, name)
     if value is None:
         assert not fits(config, **{name: 1})
     else:
@@ -49,12 +49,12 @@ def test_the_largest_that_fits_is_maximal(config, name):
 
 @given(everyday())
 def test_the_limits_do_not_depend_on_what_they_replace(config):
-    assert smallest_num_gpus(REDUCED, config) == smallest_num_gpus(
-        REDUCED, config.replace(num_gpus=77)
+    assert REDUCED.smallest_num_gpus(config) == REDUCED.smallest_num_gpus(
+        config.replace(num_gpus=77)
     )
     for name in ("seq_length", "micro_batch"):
-        assert largest_that_fits(REDUCED, config, name) == largest_that_fits(
-            REDUCED, config.replace(**{name: 77}), name
+        assert REDUCED.largest_that_fits(config, name) == REDUCED.largest_that_fits(
+            config.replace(**{name: 77}), name
         )
 
 
@@ -86,7 +86,7 @@ def test_values_by_hand():
     assert (64 * 10**9) // per_sequence == simulate().largest_micro_batch
 
 
-class Counting:
+class Counting(MemoryModel):
     """A memory model that counts how often it is asked, and is affine in nothing."""
 
     description = "a staircase"
@@ -116,17 +116,19 @@ def test_limits_hold_for_models_that_are_not_affine(capacity):
     def holds(**axes):
         return model.components(config, **axes).total <= capacity * 1e9
 
-    count = smallest_num_gpus(model, config)
+    count = model.smallest_num_gpus(config)
     assert holds(num_gpus=count)
     assert count == 1 or not holds(num_gpus=count - 1)
     config = config.replace(num_gpus=1_000_000)
-    length = largest_that_fits(model, config, "seq_length")
+    length = model.largest_that_fits(config, "seq_length")
     assert holds(seq_length=length, num_gpus=1_000_000)
     assert not holds(seq_length=length + 1, num_gpus=1_000_000)
 
 
-class Full:
+class Full(MemoryModel):
     """A memory model whose card is exactly full at given inputs."""
+
+    description = "a full card"
 
     def __init__(self, **axes):
         self.full = self.components(TrainingConfig(), **axes).total
@@ -137,6 +139,9 @@ class Full:
     def capacity_bytes(self, _config):
         return self.full
 
+    def bytes_per_param(self, _config):
+        return 16.0
+
 
 @pytest.mark.parametrize("name", MOST)
 @pytest.mark.parametrize("place", [0, 0.001, 1])
@@ -145,26 +150,26 @@ def test_exactly_full_fits(name, place):
     value = max(1, int(place * MOST[name]))
     model = Full(**{name: value})
     if name == "num_gpus":
-        assert smallest_num_gpus(model, TrainingConfig()) == value
+        assert model.smallest_num_gpus(TrainingConfig()) == value
     else:
-        assert largest_that_fits(model, TrainingConfig(), name) == value
+        assert model.largest_that_fits(TrainingConfig(), name) == value
 
 
 @given(everyday())
 def test_no_limit_is_found_by_a_scan(config):
     calls = 0
 
-    class Counted:
+    class Counted(ReducedModel):
+        total_by_gpus = MemoryModel.total_by_gpus
+
         def components(self, config, **axes):
             nonlocal calls
             calls += 1
-            return REDUCED.components(config, **axes)
+            return super().components(config, **axes)
 
-        capacity_bytes = staticmethod(REDUCED.capacity_bytes)
-
-    smallest_num_gpus(Counted(), config)
-    largest_that_fits(Counted(), config, "seq_length")
-    largest_that_fits(Counted(), config, "micro_batch")
+    Counted().smallest_num_gpus(config)
+    Counted().largest_that_fits(config, "seq_length")
+    Counted().largest_that_fits(config, "micro_batch")
     assert calls <= 3 * 6  # two ends, three near the guess; the model is affine, so few more
 
 

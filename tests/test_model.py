@@ -18,9 +18,11 @@ import trainmem.simulation
 import trainmem.widget.traits
 from trainmem.cards import GPUS, PRESETS
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
+from trainmem.outputs import OUTPUT_NAMES
+from trainmem.reduced import ReducedModel
 from trainmem.request import check_plan
-from trainmem.simulation import OUTPUT_NAMES, simulate
-from trainmem.transformer import Plan, stack
+from trainmem.simulate_step import simulate
+from trainmem.transformer import Plan, TransformerModel, stack
 from trainmem.widget.traits import TrainingMemory
 
 BEYOND = ("headroom_gb", "longest_sequence", "largest_micro_batch", "min_gpus_reason")
@@ -492,10 +494,10 @@ def test_whatever_raises_in_a_change_leaves_the_state_before_it(
     def fail(*_args: object, **_options: object) -> object:
         raise ZeroDivisionError("a model's own")
 
-    place, name = {
-        "simulate": (trainmem.widget.traits, "simulate"),
-        "fewest": (trainmem.simulation, "smallest_num_gpus"),
-        "limits": (trainmem.simulation, "limit"),  # only where the answer is shown
+    places, name = {
+        "simulate": ([trainmem.widget.traits], "simulate"),
+        "fewest": ([ReducedModel, TransformerModel], "smallest_num_gpus"),
+        "limits": ([trainmem.simulation], "limit"),  # only where the answer is shown
     }[breaks]
 
     def held() -> None:
@@ -511,7 +513,8 @@ def test_whatever_raises_in_a_change_leaves_the_state_before_it(
         "architecture": lambda: setattr(memory, "architecture", "Llama-3-8B"),
     }[way]
     with monkeypatch.context() as broken:
-        broken.setattr(place, name, fail)
+        for place in places:
+            broken.setattr(place, name, fail)
         with pytest.raises(ZeroDivisionError):
             change()
     assert memory.error == "ZeroDivisionError: a model's own"

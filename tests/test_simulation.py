@@ -23,8 +23,9 @@ from trainmem import (
     preset,
     simulate,
 )
+from trainmem.outputs import OUTPUT_NAMES
 from trainmem.reduced import REDUCED
-from trainmem.simulation import GPU_SWEEP, OUTPUT_NAMES, SEQ_SWEEP, SWEEP_POINTS, sweep_points
+from trainmem.sweeps import GPU_SWEEP, SEQ_SWEEP, SWEEP_POINTS, sweep_points
 
 OUTPUTS = [
     *("model_states_unsharded_gb", "model_states_per_gpu_gb", "activations_per_gpu_gb"),

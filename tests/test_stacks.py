@@ -177,8 +177,8 @@ def test_calibrate_compares_by_level_and_carries_the_factor():
     assert found.per_gpu_total_gb == pytest.approx(1.1 * predicted / 1e9, abs=1e-3)
     assert found.gpu_sweep.total_gb == pytest.approx(1.1 * simulation.gpu_sweep.total_gb)
     assert found.seq_sweep.total_gb == pytest.approx(1.1 * simulation.seq_sweep.total_gb)
-    assert found.moment.levels[0].high_bytes == pytest.approx(
-        1.1 * simulation.moment.levels[0].high_bytes
+    assert found.peak_case.levels[0].high_bytes == pytest.approx(
+        1.1 * simulation.peak_case.levels[0].high_bytes
     )
     assert "calibrated × 1.100" in found.to_dict()["model"]
     again = found.calibrate(peak_allocated_gib=predicted / GIB)  # of the model, not of itself

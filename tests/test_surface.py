@@ -374,7 +374,7 @@ def test_three_grades_by_share_of_the_card(batch, length, grade):
     assert s.grade == grade
     assert s.fits == (share <= 1)
     assert (share < 0.8) == (grade == "fits")
-    too_much = s.moment.levels[2].low_bytes > 79.1 * GIB
+    too_much = s.peak_case.levels[2].low_bytes > 79.1 * GIB
     assert (share > 1 or (too_much and share >= 0.8)) == (grade == "does not fit")
 
 
@@ -417,7 +417,7 @@ def test_the_verdict_says_what_sets_the_peak_and_what_frees_memory(given, label,
 @pytest.mark.parametrize("given", [{}, {"grad_ckpt": 0}, {"zero_stage": 1}, {"micro_batch": 12}])
 def test_what_frees_memory_was_tried(given):
     s = llama(**given)
-    for change, freed in s.moment.frees:
+    for change, freed in s.peak_case.frees:
         if change.field in OPTIONS and change.field in PLAN_OPTIONS:
             after = llama(**given, plan={change.field: change.value})
         else:
@@ -427,7 +427,7 @@ def test_what_frees_memory_was_tried(given):
 
 def test_the_banner_gives_the_card_interval_where_uncertain():
     s = llama(micro_batch=8, seq_length=3900)
-    low, high = s.moment.levels[2].low_bytes / 1e9, s.moment.levels[2].high_bytes / 1e9
+    low, high = s.peak_case.levels[2].low_bytes / 1e9, s.peak_case.levels[2].high_bytes / 1e9
     assert f"the card may need {low:.1f} to {high:.1f} GB" in s.banner
     assert "headroom" in llama().banner
     assert llama(grad_ckpt=0).banner.startswith("60.7 GB short. ")
@@ -436,9 +436,10 @@ def test_the_banner_gives_the_card_interval_where_uncertain():
 def test_the_composition_is_that_of_the_peak():
     s = llama()
     assert (
-        dict(s.moment.groups)["logits and loss"] == s.moment.peak.bytes_by_kind["logits and loss"]
+        dict(s.peak_case.groups)["logits and loss"]
+        == s.peak_case.peak.bytes_by_kind["logits and loss"]
     )
-    assert sum(size for _, size in s.moment.groups) == s.components.total
+    assert sum(size for _, size in s.peak_case.groups) == s.components.total
 
 
 # -- traits -----------------------------------------------------------------------------------
@@ -645,9 +646,9 @@ def test_cards_and_detail_are_decimal_gigabytes(micro_batch):
     need, shown = s.components, panel(s)
     detail = {name: value for name, value, _ in shown["detail"]}
     assert detail["Peak"] == f"{need.total / 10**9:.3f} GB"
-    for name, size in s.moment.peak.bytes_by_kind.items():
+    for name, size in s.peak_case.peak.bytes_by_kind.items():
         assert detail[f"{name.capitalize()} at the peak"] == f"{size / 10**9:.3f} GB"
-    for level in s.moment.levels:
+    for level in s.peak_case.levels:
         low, high = level.low_bytes / 10**9, level.high_bytes / 10**9
         assert detail[f"{level.name.capitalize()}, likely"] == f"{low:.1f} to {high:.1f} GB"
     cards = {card["title"]: (card["value"], card["unit"]) for card in shown["cards"]}
@@ -923,11 +924,11 @@ def test_the_report_is_in_decimal_gigabytes(capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = {line[:22].strip(): line[22:].split() for line in lines}
     assert rows["Memory per GPU"][:4] == [f"{s.components.total / 1e9:.3f}", "GB", "of", "84.933,"]
-    kinds = dict(list(s.moment.peak.bytes_by_kind.items())[3:])
+    kinds = dict(list(s.peak_case.peak.bytes_by_kind.items())[3:])
     assert "logits and loss" in kinds
     for kind, size in kinds.items():
         assert rows[kind] == [f"{size / 10**9:.3f}", "GB"]
-    for level in s.moment.levels:
+    for level in s.peak_case.levels:
         low, high = level.low_bytes / 10**9, level.high_bytes / 10**9
         assert rows[level.name.capitalize()][:4] == [f"{low:.1f}", "to", f"{high:.1f}", "GB,"]
 

@@ -29,9 +29,10 @@ import trainmem.simulation
 import trainmem.widget.shell
 import trainmem.widget.traits
 from trainmem.config import FIELDS, ConfigError, TrainingConfig
+from trainmem.outputs import OUTPUT_NAMES
 from trainmem.picture.frames import FrameRenderer
 from trainmem.request import DERIVED
-from trainmem.simulation import OUTPUT_NAMES, simulate
+from trainmem.simulate_step import simulate
 from trainmem.transformer import STACKS
 from trainmem.widget import channel
 from trainmem.widget.ahead import REST_SECONDS

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from trainmem.picture.figure import plot as plot
     from trainmem.picture.figure import plot_timeline as plot_timeline
     from trainmem.readers import read_configuration as read_configuration
+    from trainmem.simulate_step import simulate as simulate
     from trainmem.simulation import Simulation as Simulation
-    from trainmem.simulation import simulate as simulate
     from trainmem.transformer import ARCHITECTURES as ARCHITECTURES
     from trainmem.transformer import OPTIONS as OPTIONS
     from trainmem.transformer import STACKS as STACKS
@@ -68,7 +68,7 @@ _HOME = {
     "check": "course.check",
     "preset": "cards",
     "read_configuration": "readers",
-    "simulate": "simulation",
+    "simulate": "simulate_step",
     "stack": "transformer",
 }
 

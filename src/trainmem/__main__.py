@@ -241,7 +241,7 @@ def _options(pairs: Sequence[str]) -> dict[str, object]:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    from trainmem.simulation import simulate
+    from trainmem.simulate_step import simulate
 
     request = _request(arguments)
     if arguments.remote is None:
@@ -268,7 +268,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from trainmem.simulation import simulate
+    from trainmem.simulate_step import simulate
 
     if arguments.timeline and arguments.architecture is None:
         raise ConfigError("--timeline", True, "it needs --architecture")
@@ -317,12 +317,12 @@ def _report(s: Simulation) -> Iterator[str]:
     yield _row("  weights", _gb(s.weights_per_gpu_gb))
     yield _row("  gradients", _gb(s.grads_per_gpu_gb))
     yield _row("  optimizer states", _gb(s.optimizer_per_gpu_gb))
-    if s.moment is None:
+    if s.peak_case is None:
         yield _row("  activations", _gb(s.activations_per_gpu_gb))
     else:
-        for kind, size in list(s.moment.peak.bytes_by_kind.items())[3:]:
+        for kind, size in list(s.peak_case.peak.bytes_by_kind.items())[3:]:
             yield _row(f"  {kind}", _gb(size / 1e9))
-        for level in s.moment.levels:
+        for level in s.peak_case.levels:
             low, high = f"{level.low_bytes / 1e9:.1f}", f"{level.high_bytes / 1e9:.1f}"
             yield _row(level.name.capitalize(), f"{low:>8} to {high} GB, {level.label}")
     unsharded = f"unsharded, {s.bytes_per_param:g} bytes per parameter"

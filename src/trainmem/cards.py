@@ -7,7 +7,7 @@ from typing import Final
 
 from trainmem.config import ConfigError, TrainingConfig
 
-__all__ = ["GPUS", "PRESETS", "Gpu", "Preset", "preset"]
+__all__ = ["GPUS", "PRESETS", "Gpu", "Preset", "find_gpu", "preset"]
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,11 @@ GPUS: Final[tuple[Gpu, ...]] = (
     Gpu("MI300X", 192, 191.7),
     Gpu("MI325X", 256, 255.7),
 )
+
+
+def find_gpu(label: object) -> Gpu:
+    """Return the card with this label (``H100 · 80 GB``); raises `ConfigError` for another."""
+    for gpu in GPUS:
+        if isinstance(label, str) and gpu.label == label:
+            return gpu
+    raise ConfigError("gpu", label, "must be one of " + ", ".join(gpu.label for gpu in GPUS))

@@ -99,14 +99,16 @@ def best(tries: Iterable[Offer], trial: Callable[[Offer], Fix]) -> list[Fix]:
 
 
 def offers(config: TrainingConfig, limits: Mapping[str, Limit]) -> Iterator[Offer]:
-    """Yield the changes to try under the reduced-order model, gentlest first."""
-    yield Offer("grad_ckpt", 1, "checkpointing on")
+    """Yield the changes of the ten inputs to try, gentlest first."""
+    if not config.grad_ckpt:
+        yield Offer("grad_ckpt", 1, "checkpointing on")
     if config.num_gpus > 1:
         for stage in range(config.zero_stage + 1, 4):
             yield Offer("zero_stage", stage, f"ZeRO-{stage}")
     yield from offers_of_limits(config, limits)
     for card in GPUS:
-        yield Offer("gpu_memory_gb", card.nominal_gb, card.label)
+        if card.nominal_gb != config.gpu_memory_gb:
+            yield Offer("gpu_memory_gb", card.nominal_gb, card.label)
 
 
 def offers_of_limits(config: TrainingConfig, limits: Mapping[str, Limit]) -> Iterator[Offer]:

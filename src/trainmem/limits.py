@@ -10,42 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from trainmem.config import FIELDS, TrainingConfig
-from trainmem.reduced import Components
 
-__all__ = [
-    "Limit",
-    "Limited",
-    "MemoryModel",
-    "grade_of",
-    "graded",
-    "largest_that_fits",
-    "limit",
-    "smallest_num_gpus",
-]
+if TYPE_CHECKING:
+    from trainmem.memory_model import MemoryModel
 
-
-class MemoryModel(Protocol):
-    """What `trainmem.simulate` needs of a memory model."""
-
-    @property
-    def description(self) -> str:
-        """One line that names the model; `model` in the API answer."""
-
-    def components(self, config: TrainingConfig, **axes: Any) -> Components:
-        """Return bytes per GPU by kind.
-
-        Keywords ``num_gpus``, ``seq_length`` or ``micro_batch`` replace the config's value by
-        a number or an array, over which the result broadcasts.
-        """
-
-    def capacity_bytes(self, config: TrainingConfig) -> float:
-        """Return the bytes that one GPU offers."""
-
-    def bytes_per_param(self, config: TrainingConfig) -> float:
-        """Return the bytes of unsharded model states per parameter."""
+__all__ = ["Limit", "Limited", "fewest", "graded", "largest", "limit"]
 
 
 Limited = Literal["num_gpus", "seq_length", "micro_batch"]
@@ -74,9 +46,7 @@ class Limit:
 
 def limit(model: MemoryModel, config: TrainingConfig, field: Limited) -> Limit:
     """Return the limit of an input, the grade there, and the last value graded `fits`."""
-    if field == "num_gpus":
-        return graded(model, config, field, smallest_num_gpus(model, config))
-    return graded(model, config, field, largest_that_fits(model, config, field))
+    return graded(model, config, field, _last(model, config, field))
 
 
 def graded(model: MemoryModel, config: TrainingConfig, field: Limited, value: int | None) -> Limit:
@@ -84,71 +54,61 @@ def graded(model: MemoryModel, config: TrainingConfig, field: Limited, value: in
     if value is None:
         return Limit(None, "does not fit", None)
     there = config.replace(**{field: value})
-    grade = grade_of(model, there, float(model.components(there).total))
-    sure: Any = getattr(model, "surely_fits", None)
-    if grade == "fits" or sure is None:
+    grade = model.grade(there, float(model.components(there).total))
+    if grade == "fits":
         return Limit(value, grade, value)
-    own: Any = model  # whoever has more than two grades searches by itself
+    return Limit(value, grade, _last(model, config, field, model.surely_fits(config), value))
+
+
+def _last(
+    model: MemoryModel,
+    config: TrainingConfig,
+    field: Limited,
+    capacity: float | None = None,
+    near: int | None = None,
+) -> int | None:
+    """Return the last value of an input at which a request fits, by the model's own search."""
     if field == "num_gpus":
-        return Limit(value, grade, own.smallest_num_gpus(config, sure(config), value))
-    return Limit(value, grade, own.largest_that_fits(config, field, sure(config), value))
+        return model.smallest_num_gpus(config, capacity, near)
+    return model.largest_that_fits(config, field, capacity, near)
 
 
-def grade_of(model: MemoryModel, config: TrainingConfig, need: float) -> str:
-    """Return the grade of a need in bytes: the model's own, or `fits` and `does not fit`."""
-    own = getattr(model, "grade", None)
-    if own is not None:
-        return str(own(config, need))
-    return "fits" if need <= model.capacity_bytes(config) else "does not fit"
+def fewest(total: Callable[[int], float], capacity: float, least: int = 1) -> int | None:
+    """Return the smallest GPU count, from `least` on, at which memory fits; None where none does.
 
-
-def smallest_num_gpus(model: MemoryModel, config: TrainingConfig) -> int | None:
-    """Return the smallest GPU count at which `config` fits, or None where none does.
-
-    A model with a `smallest_num_gpus` of its own is asked; else this assumes that memory per GPU
-    never grows with the count. A `total_by_gpus` of its own spares it most of the work.
+    Parameters
+    ----------
+    total
+        Bytes per GPU as a function of the count; assumed never to grow with it.
+    capacity
+        Bytes that one GPU offers.
+    least
+        The first count to try.
     """
-    own = getattr(model, "smallest_num_gpus", None)
-    if own is not None:
-        return own(config)  # type: ignore[no-any-return]
     most = int(FIELDS["num_gpus"].bounds[1])
-    capacity = model.capacity_bytes(config)
-    by_gpus = getattr(model, "total_by_gpus", None)
-    if by_gpus is not None:
-        total: Callable[[int], float] = by_gpus(config)
-    else:
-
-        def total(count: int) -> float:
-            return float(model.components(config, num_gpus=count).total)
-
-    alone, spread = total(1), total(most)
+    alone, spread = total(least), total(most)
     if alone <= capacity:
-        return 1
+        return least
     if spread > capacity:
         return None
-    shared = (alone - spread) / (1 - 1 / most)  # total(N) = floor + shared / N
-    room = capacity - (alone - shared)
+    shared = (alone - spread) / (1 / least - 1 / most)  # total(N) = floor + shared / N
+    room = capacity - (alone - shared / least)
     guess = math.ceil(shared / room) if room > 0 else most
-    return _boundary(lambda count: total(count) > capacity, 1, most, guess) + 1
+    return _boundary(lambda count: total(count) > capacity, least, most, guess) + 1
 
 
-def largest_that_fits(
-    model: MemoryModel, config: TrainingConfig, field: Literal["seq_length", "micro_batch"]
-) -> int | None:
-    """Return the largest value of `field` at which `config` fits, or None where none does.
+def largest(total: Callable[[int], float], capacity: float, most: int) -> int | None:
+    """Return the largest value, 1 to `most`, at which memory fits; None where none does.
 
-    Values end at the field's upper bound. A model with a `largest_that_fits` of its own is asked;
-    else this assumes that memory never falls as the value grows.
+    Parameters
+    ----------
+    total
+        Bytes per GPU as a function of the value; assumed never to fall as it grows.
+    capacity
+        Bytes that one GPU offers.
+    most
+        The last value to try.
     """
-    own = getattr(model, "largest_that_fits", None)
-    if own is not None:
-        return own(config, field)  # type: ignore[no-any-return]
-    most = int(FIELDS[field].bounds[1])
-    capacity = model.capacity_bytes(config)
-
-    def total(value: int) -> float:
-        return float(model.components(config, **{field: value}).total)
-
     least, greatest = total(1), total(most)
     if least > capacity:
         return None

@@ -20,14 +20,13 @@ do is this project's reading, one named constant each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    from trainmem.config import TrainingConfig
-
+from trainmem.config import TrainingConfig
+from trainmem.memory_model import MemoryModel
 
 MASTER_BYTES: Final = 4.0
 """fp32 master weight per parameter (ZeRO §3.1); at 32 bits the weight is its own master."""
@@ -165,13 +164,16 @@ def _saved(layer: Any, num_layers: Any) -> Any:
     return layer * num_layers + layer * LIVE_LAYERS_SAVED
 
 
-class ReducedModel:
-    """The formulas above as a memory model for `trainmem.simulate` (see `limits.MemoryModel`)."""
+class ReducedModel(MemoryModel):
+    """The formulas above as a memory model for `trainmem.simulate`."""
 
-    description: Final = (
-        "reduced-order LLM training-memory model -- model states, sharding, activations, "
-        "capacity fit (educational)"
-    )
+    @property
+    def description(self) -> str:
+        """One line that names the model, as published."""
+        return (
+            "reduced-order LLM training-memory model -- model states, sharding, activations, "
+            "capacity fit (educational)"
+        )
 
     def components(self, config: TrainingConfig, **axes: Any) -> Components:
         """Return `components` of a config, some inputs replaced by numbers or arrays."""

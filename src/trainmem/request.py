@@ -12,7 +12,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import Any, Final, TypedDict
 
-from trainmem.cards import GPUS, PRESETS, Gpu
+from trainmem.cards import PRESETS, Gpu, find_gpu
 from trainmem.config import FIELDS, ConfigError, Given, Inputs, TrainingConfig, check_names
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option, Plan, stack
 from trainmem.transformer.architecture import MAX_NAME
@@ -46,7 +46,6 @@ __all__ = [
     "clamped",
     "derived_inputs",
     "find_architecture",
-    "find_gpu",
     "read_config",
     "resolve",
     "stack_changes",
@@ -137,14 +136,6 @@ def find_architecture(value: Architecture | str) -> Architecture:
         allowed = f"must be an Architecture or one of {names}{nearest(value, ARCHITECTURES)}"
         raise ConfigError("architecture", value, allowed)
     return known[value.lower()]
-
-
-def find_gpu(label: object) -> Gpu:
-    """Return the card with this label (``H100 · 80 GB``); raises `ConfigError` for another."""
-    for gpu in GPUS:
-        if isinstance(label, str) and gpu.label == label:
-            return gpu
-    raise ConfigError("gpu", label, "must be one of " + ", ".join(gpu.label for gpu in GPUS))
 
 
 def read_config(source: Mapping[str, Any] | str | PathLike[str], name: str = "") -> Architecture:

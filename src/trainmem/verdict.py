@@ -6,13 +6,20 @@ Each says only what is true for the case at hand. The published grammar is
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from trainmem.config import FIELDS, TrainingConfig
-from trainmem.reduced import Components
 from trainmem.words import grouped
 
-__all__ = ["Case", "banner", "sentence", "why_no_count_fits", "write_bytes"]
+if TYPE_CHECKING:
+    from trainmem.memory_model import MemoryModel
+    from trainmem.reduced import Components
+    from trainmem.transformer.peak_case import PeakCase
+
+__all__ = ["Case", "ComponentsCase", "write_bytes"]
 
 STAGE_WORDS = (
     "ZeRO-0 / DDP (nothing sharded)",
@@ -31,8 +38,8 @@ WORTH_NAMING = 0.1  # part of the need that more GPUs must be able to divide to 
 
 
 @dataclass(frozen=True)
-class Case:
-    """All that a sentence may speak of.
+class Case(ABC):
+    """All that a sentence may speak of; what takes long is computed when a sentence needs it.
 
     Attributes
     ----------
@@ -42,17 +49,89 @@ class Case:
         Bytes per GPU by kind.
     capacity : float
         Bytes that one GPU offers.
-    min_gpus : int or None
-        Smallest count that fits.
-    checkpointing_frees : float
-        Bytes that turning checkpointing on would free; 0 where it is on.
     """
 
     config: TrainingConfig
     need: Components
     capacity: float
-    min_gpus: int | None
-    checkpointing_frees: float
+
+    @property
+    @abstractmethod
+    def min_gpus(self) -> int | None:
+        """Smallest count that fits."""
+
+    @property
+    @abstractmethod
+    def grade(self) -> str:
+        """The grade of the need."""
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """Return the `verdict` of the API answer."""
+
+    @abstractmethod
+    def banner(self) -> str:
+        """Return the widget's sentence, to follow the headline of the grade."""
+
+    @abstractmethod
+    def why_no_count_fits(self) -> str:
+        """Return the reason, where `min_gpus` is None."""
+
+    def why_no_longer(self, length: int) -> str | None:
+        """Return what ends the longest sequence, `length`, where it isn't memory."""
+        return None
+
+    @property
+    def in_detail(self) -> PeakCase | None:
+        """The peak in detail, where the model knows it."""
+        return None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the need is at most the capacity."""
+        return bool(self.need.total <= self.capacity)
+
+    @property
+    def needs_little(self) -> bool:
+        """Whether so much is free that no advice is wanted."""
+        return bool(self.need.total < NEEDS_LITTLE * self.capacity)
+
+
+@dataclass(frozen=True)
+class ComponentsCase(Case):
+    """The case of a model that knows bytes by kind and no more.
+
+    Attributes
+    ----------
+    model : MemoryModel or None
+        The model, to ask further; None for an answer from elsewhere, which leaves out what only
+        the model can say: what checkpointing would free.
+    told : int or None
+        Such an answer's smallest count that fits.
+    """
+
+    model: MemoryModel | None
+    told: int | None = None
+
+    @cached_property
+    def min_gpus(self) -> int | None:
+        """Smallest count that fits."""
+        return self.model.smallest_num_gpus(self.config) if self.model else self.told
+
+    @cached_property
+    def grade(self) -> str:
+        """The model's grade of the need; without one, by the capacity."""
+        if self.model is None:
+            return "fits" if self.fits else "does not fit"
+        return self.model.grade(self.config, float(self.need.total))
+
+    @cached_property
+    def checkpointing_frees(self) -> float:
+        """Bytes that turning checkpointing on would free; 0 where it is on."""
+        if self.model is None or self.config.grad_ckpt:
+            return 0.0
+        checkpointed = self.model.components(self.config.replace(grad_ckpt=1))
+        return max(0.0, float(self.need.total - checkpointed.total))
 
     def sentence(self) -> str:
         """Return the `verdict` of the API answer."""
@@ -65,20 +144,6 @@ class Case:
     def why_no_count_fits(self) -> str:
         """Return the reason, where `min_gpus` is None."""
         return why_no_count_fits(self)
-
-    def why_no_longer(self) -> str | None:
-        """Return what ends the longest sequence, where it isn't memory."""
-        return None
-
-    @property
-    def fits(self) -> bool:
-        """Whether the need is at most the capacity."""
-        return bool(self.need.total <= self.capacity)
-
-    @property
-    def needs_little(self) -> bool:
-        """Whether so much is free that no advice is wanted."""
-        return bool(self.need.total < NEEDS_LITTLE * self.capacity)
 
     @property
     def states_dominate(self) -> bool:
@@ -97,7 +162,7 @@ class Case:
         return self.config.num_gpus < MOST_GPUS and self.sharded_share >= WORTH_NAMING
 
 
-def sentence(case: Case) -> str:
+def sentence(case: ComponentsCase) -> str:
     """Return the `verdict` of the API answer."""
     label = "model-state-dominated" if case.states_dominate else "activation-dominated"
     why = f"{_largest(case)} dominate"
@@ -112,7 +177,7 @@ def sentence(case: Case) -> str:
     return f"{label} -- {why}; {frees}; {STAGE_WORDS[case.config.zero_stage]}"
 
 
-def banner(case: Case) -> str:
+def banner(case: ComponentsCase) -> str:
     """Return the widget's sentence, to follow "Fits" or "Out of memory"."""
     margin = case.capacity - case.need.total
     room = f"{write_bytes(margin)} of headroom" if case.fits else f"{write_bytes(-margin)} short"
@@ -128,7 +193,7 @@ def banner(case: Case) -> str:
     return f"{room}. {label}: {_largest(case)} take {share}; {advice}."
 
 
-def why_no_count_fits(case: Case) -> str:
+def why_no_count_fits(case: ComponentsCase) -> str:
     """Return the reason, where `case.min_gpus` is None."""
     stage = case.config.zero_stage
     if case.need.activations > case.capacity:
@@ -144,21 +209,21 @@ def why_no_count_fits(case: Case) -> str:
     return f"it would take more than {grouped(MOST_GPUS)} GPUs"
 
 
-def _largest(case: Case) -> str:
+def _largest(case: ComponentsCase) -> str:
     """Name what dominates: the two largest model states, or the activations."""
     if not case.states_dominate:
         return "activations"
     return " and ".join(name for name, _ in _two_largest_states(case))
 
 
-def _share(case: Case) -> float:
+def _share(case: ComponentsCase) -> float:
     """Part of the need taken by what `_largest` names."""
     if not case.states_dominate:
         return float(case.need.activations / case.need.total)
     return float(sum(size for _, size in _two_largest_states(case)) / case.need.total)
 
 
-def _two_largest_states(case: Case) -> list[tuple[str, float]]:
+def _two_largest_states(case: ComponentsCase) -> list[tuple[str, float]]:
     states = [  # in order of mention where equal
         ("optimizer states", case.need.optimizer),
         ("weights", case.need.weights),
@@ -167,11 +232,11 @@ def _two_largest_states(case: Case) -> list[tuple[str, float]]:
     return sorted(states, key=lambda state: -state[1])[:2]
 
 
-def _what_frees(case: Case) -> str:
+def _what_frees(case: ComponentsCase) -> str:
     return _frees_states(case) if case.states_dominate else _frees_activations(case)
 
 
-def _frees_states(case: Case) -> str:
+def _frees_states(case: ComponentsCase) -> str:
     stage, gpus = case.config.zero_stage, case.config.num_gpus
     fewest = case.min_gpus if not case.fits else None
     enough = f" (at least {grouped(fewest)})" if fewest else ""
@@ -192,7 +257,7 @@ def _frees_states(case: Case) -> str:
     return f"{what} is what frees memory here{_not_checkpointing(case)}"
 
 
-def _not_checkpointing(case: Case) -> str:
+def _not_checkpointing(case: ComponentsCase) -> str:
     if case.config.grad_ckpt:
         return ", not checkpointing"
     if case.checkpointing_frees > 0:
@@ -200,7 +265,7 @@ def _not_checkpointing(case: Case) -> str:
     return ""
 
 
-def _frees_activations(case: Case) -> str:
+def _frees_activations(case: ComponentsCase) -> str:
     config = case.config
     smaller = [
         name

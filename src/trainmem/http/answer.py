@@ -10,8 +10,10 @@ import numpy as np
 
 from trainmem.config import FIELDS, TrainingConfig
 from trainmem.http.wire import OUTPUTS, REPEATS, SWEEPS, TOP, parse
+from trainmem.outputs import GB
 from trainmem.reduced import Components
-from trainmem.simulation import GB, SWEEP_POINTS, Simulation, Sweep
+from trainmem.simulation import Simulation
+from trainmem.sweeps import SWEEP_POINTS, Sweep
 from trainmem.words import describe
 
 __all__ = [

@@ -40,7 +40,8 @@ from trainmem.http.answer import (
 from trainmem.http.endpoint import authorities, check_proxies, endpoint
 from trainmem.http.response import cause, keep_location, read_answer, redirect
 from trainmem.http.wire import PATH, is_loopback
-from trainmem.simulation import Simulation, resolve, simulate
+from trainmem.simulate_step import resolve, simulate
+from trainmem.simulation import Simulation
 from trainmem.words import describe
 
 __all__ = ["AsyncClient", "Client"]

@@ -33,7 +33,7 @@ from trainmem.http.bodies import BODY_LIMIT, as_json, read_body, read_config
 from trainmem.http.middleware import Counters, Hosts
 from trainmem.http.protocol import Protocol
 from trainmem.http.wire import ALIASES, PATH, answer_schema, encode, is_loopback
-from trainmem.simulation import simulate
+from trainmem.simulate_step import simulate
 from trainmem.words import describe
 
 __all__ = ["app", "create_app", "serve"]

@@ -16,7 +16,9 @@ from typing import Any, Final, get_type_hints
 import numpy as np
 
 from trainmem.config import FIELDS
-from trainmem.simulation import OUTPUT_NAMES, SWEEP_POINTS, Outputs, Simulation
+from trainmem.outputs import OUTPUT_NAMES, Outputs
+from trainmem.simulation import Simulation
+from trainmem.sweeps import SWEEP_POINTS
 from trainmem.words import describe
 
 __all__ = ["ALIASES", "PATH", "answer_schema", "encode", "is_loopback", "parse"]

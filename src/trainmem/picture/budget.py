@@ -39,11 +39,11 @@ class Part(NamedTuple):
 
 def parts_of(simulation: Simulation) -> list[Part]:
     """Return the parts that a simulation tells apart, from the bottom up."""
-    need, moment = simulation.components, simulation.moment
+    need, case = simulation.components, simulation.peak_case
     sizes = {name: float(getattr(need, name)) / GB for name in PARTS}
     extra: list[Part] = []
-    if moment is not None:  # which knows what the activations' component is made of
-        groups = dict(moment.groups)
+    if case is not None:  # which knows what the activations' component is made of
+        groups = dict(case.groups)
         extra = [
             Part("gathered", GATHERED, groups["gathered parameters"] / GB),
             Part("logits", LOGITS, groups["logits and loss"] / GB),

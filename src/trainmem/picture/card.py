@@ -17,10 +17,10 @@ Array = NDArray[np.float64]
 
 def card_of(simulation: Simulation) -> tuple[float, float] | None:
     """Return the ends of the request's card level, GB; None under the reduced-order model."""
-    moment = simulation.moment
-    if moment is None:
+    case = simulation.peak_case
+    if case is None:
         return None
-    card = moment.levels[2]
+    card = case.levels[2]
     return card.low_bytes / GB, card.high_bytes / GB
 
 
@@ -50,10 +50,10 @@ def card_along(
     tuple of ndarray, shape (n,), or None
         The lower and the upper end; None under the reduced-order model.
     """
-    moment, own = simulation.moment, card_of(simulation)
-    if moment is None or own is None:
+    case, own = simulation.peak_case, card_of(simulation)
+    if case is None or own is None:
         return None
-    config, model = simulation.config, moment.model
+    config, model = simulation.config, case.model
     need = float(simulation.components.total) / GB
     shares = {math.log2(getattr(config, name)): (own[0] / need, own[1] / need)}
     # Counts between two multiples stand for the next one, as in the sweep itself.

@@ -156,7 +156,7 @@ class _Surface:
         renderer = self.canvas.get_renderer()
         for artist in self.moving:
             artist.draw(renderer)
-        return encode_png(self.canvas, self.theme, card=simulation.moment is not None)
+        return encode_png(self.canvas, self.theme, card=simulation.peak_case is not None)
 
     def _background(self, axes: tuple[float, ...]) -> Any:
         if axes not in self.backgrounds:

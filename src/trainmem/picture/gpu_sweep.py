@@ -13,7 +13,8 @@ from trainmem.picture.panel import ROW, move
 from trainmem.picture.placing import Spot
 from trainmem.picture.style import TEXT, Theme, write_binary
 from trainmem.picture.sweep import SweepPanel
-from trainmem.simulation import Simulation, Sweep
+from trainmem.simulation import Simulation
+from trainmem.sweeps import Sweep
 from trainmem.words import grouped, write_capacity, write_gb
 
 __all__ = ["GpuPanel"]
@@ -61,7 +62,7 @@ class GpuPanel(SweepPanel):
         """Draw the panel."""
         super().update(simulation, top)
         move(self.floor, self.octaves, self.low)
-        self.floor_name = "activation floor" if simulation.moment is None else "transient"
+        self.floor_name = "activation floor" if simulation.peak_case is None else "transient"
         self._draw_arrow(simulation)
         self._name_capacity()
         self._mark_fewest(simulation)

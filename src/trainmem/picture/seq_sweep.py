@@ -13,7 +13,8 @@ from trainmem.picture.panel import ROW, move
 from trainmem.picture.placing import Spot
 from trainmem.picture.style import Theme, write_count
 from trainmem.picture.sweep import SweepPanel
-from trainmem.simulation import Simulation, Sweep
+from trainmem.simulation import Simulation
+from trainmem.sweeps import Sweep
 
 __all__ = ["LONGEST", "SeqPanel", "longest_sequence"]
 
@@ -59,7 +60,7 @@ class SeqPanel(SweepPanel):
             u, words = 0.0, "no length fits"
         elif longest >= LONGEST:
             u, words = right, "every length fits →"
-        elif simulation.moment is not None and simulation.longest_sequence_reason:
+        elif simulation.peak_case is not None and simulation.longest_sequence_reason:
             u, words = self.along(longest), f"ends at {write_count(longest)}"
             inside = False  # the architecture ends there, not the memory
             self.cross.set_visible(False)

@@ -23,7 +23,8 @@ from trainmem.picture.style import (
     axis_ticks,
     write_binary,
 )
-from trainmem.simulation import GB, Simulation, Sweep
+from trainmem.simulation import GB, Simulation
+from trainmem.sweeps import Sweep
 
 __all__ = ["SweepPanel", "curve_points"]
 

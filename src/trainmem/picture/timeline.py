@@ -136,19 +136,19 @@ def draw_timeline(
         Under the reduced-order model, which knows the peak but not the step; for an unknown
         theme.
     """
-    colors, moment = theme_on(ax, theme), simulation.moment
-    if moment is None:
+    colors, case = theme_on(ax, theme), simulation.peak_case
+    if case is None:
         raise ValueError(
             "the reduced-order model has no timeline: choose an architecture, as in "
             'simulate(architecture="Llama-3-8B")'
         )
-    timeline = moment.model.timeline(simulation.config)
-    x, stretches = _places(timeline, moment.model.architecture.num_layers)
+    timeline = case.model.timeline(simulation.config)
+    x, stretches = _places(timeline, case.model.architecture.num_layers)
     stack = _stack(timeline)
-    peak = _peak(timeline, moment.peak.phase)
+    peak = _peak(timeline, case.peak.phase)
     points = 72 / ax.get_figure().dpi  # type: ignore[union-attr]
     width = float(ax.bbox.width) * points
-    teeth = width / stretches[-1].right / moment.model.architecture.num_layers
+    teeth = width / stretches[-1].right / case.model.architecture.num_layers
     both = PHASES["fwd"][0] * teeth >= TOOTH
     column = 1.0 if both else max(1.0, PHASES["layers"][0] * teeth)  # a whole layer, or more
     kept = _columns(x, timeline.total_bytes, stretches, round(width / column), both=both)
@@ -314,16 +314,16 @@ def _explain(
     ax: Axes, theme: Theme, simulation: Simulation, at: tuple[float, float], points: float
 ) -> None:
     """Mark the peak, and say when it comes and what fills it."""
-    moment = simulation.moment
-    assert moment is not None  # noqa: S101  # draw_timeline saw to it
+    case = simulation.peak_case
+    assert case is not None  # noqa: S101  # draw_timeline saw to it
     ax.add_artist(
         Line([at[0]], [at[1]], color=theme.ink, width=0, linestyle="None", marker="o",
              markersize=8, markeredgecolor=theme.background, markeredgewidth=1.4, zorder=5,
              clip_on=False)
     )  # fmt: skip
-    total = moment.peak.peak_bytes
-    named = [f"{n} {write_gb(s / GB)}" for n, s in moment.groups[:2] if s >= LEAST * total]
-    words = f"peak {write_gb(total / GB)} GB, in {moment.when}:\n{', '.join(named)}"
+    total = case.peak.peak_bytes
+    named = [f"{n} {write_gb(s / GB)}" for n, s in case.groups[:2] if s >= LEAST * total]
+    words = f"peak {write_gb(total / GB)} GB, in {case.when}:\n{', '.join(named)}"
     width = text_width(words, TEXT)
     right_end = ax.get_xlim()[1]
     here, whole = at[0] / right_end * ax.bbox.width * points, ax.bbox.width * points

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmem.cards import Gpu
+from trainmem.cards import Gpu, find_gpu
 from trainmem.config import FIELDS, TrainingConfig
+from trainmem.fixes import Offer
+from trainmem.limits import Limit
+from trainmem.memory_model import MemoryModel
 from trainmem.reduced import Components
 from trainmem.transformer.architecture import Architecture
-from trainmem.transformer.calibration import Calibration
+from trainmem.transformer.calibration import Calibration, calibrate
 from trainmem.transformer.inputs import options_of, plan_of
 from trainmem.transformer.layout import longest_length
 from trainmem.transformer.levels import (
@@ -26,7 +29,9 @@ from trainmem.transformer.levels import (
 )
 from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.peak import Result, peak, peaks, reserved_bytes, whole_states_bytes
+from trainmem.transformer.peak_case import PeakCase
 from trainmem.transformer.plan import Plan, gpu_multiple
+from trainmem.transformer.remedies import offers
 from trainmem.transformer.stacks import FRAMEWORKS
 from trainmem.transformer.timeline import Timeline, timeline
 
@@ -34,7 +39,7 @@ GB = 10**9
 
 
 @dataclass(frozen=True)
-class TransformerModel:
+class TransformerModel(MemoryModel):
     """A memory model for `trainmem.simulate`: an architecture and how it is run.
 
     Parameters
@@ -54,7 +59,7 @@ class TransformerModel:
         that sweeps and the fewest GPUs follow it; `peak` and `timeline` stay as predicted.
     """
 
-    architecture: Architecture
+    architecture: Architecture = field()  # without it the base class's None were the default
     plan: Plan | Mapping[str, Any] = field(default_factory=dict)
     usable_gib: float | None = None
     gpu: str = ""
@@ -78,6 +83,10 @@ class TransformerModel:
         """Who keeps the states."""
         return str(self.options.get("framework", OPTIONS["framework"].default))
 
+    def plan_for(self, config: TrainingConfig) -> Plan:
+        """Return how the step is run, every option."""
+        return plan_of(config, self.plan)
+
     def with_options(self, changes: Mapping[str, Any]) -> TransformerModel:
         """Return the model with some options of the plan changed."""
         return replace(self, plan={**self.options, **changes})
@@ -85,6 +94,36 @@ class TransformerModel:
     def with_card(self, card: Gpu) -> TransformerModel:
         """Return the model on another card."""
         return replace(self, usable_gib=card.usable_gib, gpu=card.label)
+
+    def changed(
+        self, config: TrainingConfig, changes: Mapping[str, Any]
+    ) -> tuple[TransformerModel, TrainingConfig]:
+        """Return the model and a config with inputs, options of the plan or the card changed."""
+        inputs = {name: value for name, value in changes.items() if name in FIELDS}
+        options = {n: v for n, v in changes.items() if n not in FIELDS and n != "gpu"}
+        model = self
+        if "gpu" in changes:
+            card = find_gpu(changes["gpu"])
+            inputs["gpu_memory_gb"], model = card.nominal_gb, self.with_card(card)
+        return (model.with_options(options) if options else model), config.replace(**inputs)
+
+    def calibrated(
+        self,
+        config: TrainingConfig,
+        *,
+        peak_allocated_gib: float | None = None,
+        peak_reserved_gib: float | None = None,
+        memory_stats: Mapping[str, Any] | None = None,
+    ) -> TransformerModel:
+        """Return the model as measured at a config (:func:`trainmem.transformer.calibrate`)."""
+        model = replace(self, calibration=None)
+        found = calibrate(
+            model.levels(config, model.peak(config).peak_bytes),
+            peak_allocated_gib=peak_allocated_gib,
+            peak_reserved_gib=peak_reserved_gib,
+            memory_stats=memory_stats,
+        )
+        return replace(model, calibration=found)
 
     @property
     def gpu_multiple(self) -> int:
@@ -106,7 +145,7 @@ class TransformerModel:
         if axes.get("num_gpus") is not None:
             counts = np.asarray(axes["num_gpus"], dtype=np.float64)
             axes["num_gpus"] = np.ceil(counts / self.gpu_multiple) * self.gpu_multiple
-        parts = peaks(self.architecture, plan_of(config, self.plan), **axes)
+        parts = peaks(self.architecture, self.plan_for(config), **axes)
         values = (value if value.ndim else value.item() for value in parts.values())
         return Components(*(value * self.factor for value in values))
 
@@ -126,12 +165,12 @@ class TransformerModel:
 
         A mean, where only adapters are trained or weights are quantised.
         """
-        whole = whole_states_bytes(self.architecture, plan_of(config, self.plan))
+        whole = whole_states_bytes(self.architecture, self.plan_for(config))
         return whole / self.architecture.num_params
 
     def global_batch(self, config: TrainingConfig) -> int:
         """Return the sequences of one optimizer step, over all GPUs."""
-        plan = plan_of(config, self.plan)
+        plan = self.plan_for(config)
         return plan.micro_batch * plan.dp * plan.accumulation
 
     def surely_fits(self, config: TrainingConfig) -> float:
@@ -214,15 +253,15 @@ class TransformerModel:
 
     def peak(self, config: TrainingConfig) -> Result:
         """Return the peak in detail (:func:`trainmem.transformer.peak`)."""
-        return peak(self.architecture, plan_of(config, self.plan))
+        return peak(self.architecture, self.plan_for(config))
 
     def timeline(self, config: TrainingConfig) -> Timeline:
         """Return the step over time (:func:`trainmem.transformer.timeline`)."""
-        return timeline(self.architecture, plan_of(config, self.plan))
+        return timeline(self.architecture, self.plan_for(config))
 
     def levels(self, config: TrainingConfig, need: float) -> tuple[Level, Level, Level]:
         """Return allocated, reserved and card as intervals, for `need` bytes allocated."""
-        plan = plan_of(config, self.plan)
+        plan = self.plan_for(config)
         reserved = reserved_bytes(self.architecture, plan) * self.factor
         return levels(need, plan, reserved)
 
@@ -242,9 +281,17 @@ class TransformerModel:
         remark = FRAMEWORKS[self.framework].remark
         return f"{VERDICT_SOURCE}; {fits_below(self.framework):.0%} here, for {remark}"
 
+    def case(self, config: TrainingConfig, need: Components) -> PeakCase:
+        """Return what sentences are made of: the case with the peak in detail."""
+        return PeakCase(config, need, self.capacity_bytes(config), self)
+
+    def offers(self, config: TrainingConfig, limits: Mapping[str, Limit]) -> Iterator[Offer]:
+        """Yield the changes to try, gentlest first; what trains something else comes last."""
+        return offers(self, config, limits)
+
     def detail(self, config: TrainingConfig) -> dict[str, Any]:
         """Return `plan` and `detail` as the answer's `to_dict()` adds them: plain types only."""
-        plan, result = plan_of(config, self.plan), self.peak(config)
+        plan, result = self.plan_for(config), self.peak(config)
         need = result.peak_bytes * self.factor
         extra = {"calibration": asdict(self.calibration)} if self.calibration else {}
         return {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from trainmem.config import TrainingConfig
+from trainmem.memory_model import MemoryModel
 from trainmem.request import DERIVED
 from trainmem.transformer import ARCHITECTURES
 
@@ -21,11 +22,11 @@ def curl_command(config: TrainingConfig, url: str = PUBLISHED_URL) -> str:
     return f"curl -X POST {url} \\\n  -H \"Content-Type: application/json\" \\\n  -d '{{{body}}}'"
 
 
-def python_call(config: TrainingConfig, model: Any = None) -> str:
+def python_call(config: TrainingConfig, model: MemoryModel | None = None) -> str:
     """Return the Python lines that repeat the simulation, with an architecture where it has one."""
     given: dict[str, str] = {}
-    architecture = getattr(model, "architecture", None)
-    if architecture is not None:
+    architecture = model.architecture if model else None
+    if model is not None and architecture is not None:
         preset = ARCHITECTURES.get(architecture.name) == architecture
         given["architecture"] = repr(architecture.name) if preset else f"trainmem.{architecture!r}"
         if model.options:

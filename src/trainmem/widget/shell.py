@@ -24,7 +24,8 @@ from trainmem.http.remote_check import RemoteCheck, Server
 from trainmem.picture.figure import describe as figure_in_words
 from trainmem.picture.figure import plot
 from trainmem.picture.frames import FrameRenderer
-from trainmem.simulation import Simulation, simulate
+from trainmem.simulate_step import simulate
+from trainmem.simulation import Simulation
 from trainmem.widget.ahead import Ahead
 from trainmem.widget.channel import Channel, handle_message
 from trainmem.widget.controls import tables
@@ -385,7 +386,8 @@ class TrainingMemoryWidget(EditedMemory, anywidget.AnyWidget):
         if view is None or self.simulation.architecture is None:
             return
         png = self._drawn(partial(draw_step, self.simulation, view))
-        alt = self.simulation.moment.peak.explanation if self.simulation.moment and png else ""
+        case = self.simulation.peak_case
+        alt = case.peak.explanation if case and png else ""
         self._answer({"kind": "timeline", "id": self._frame_id, "key": view.key, "alt": alt}, png)
 
     def _on_remote(self, _message: Mapping[str, Any]) -> None:

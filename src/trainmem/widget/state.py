@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from trainmem.cards import GPUS, PRESETS
 from trainmem.config import FIELDS, ConfigError, TrainingConfig, check_names
-from trainmem.limits import MemoryModel
+from trainmem.memory_model import MemoryModel
 from trainmem.reduced import REDUCED
 from trainmem.request import (
     PLAN_OPTIONS,

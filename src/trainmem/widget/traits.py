@@ -16,7 +16,8 @@ from traitlets import Bool, Float, HasTraits, Instance, Int, Unicode, observe
 
 from trainmem.cards import PRESETS
 from trainmem.config import FIELDS, ConfigError, TrainingConfig, check_names, in_words, takes
-from trainmem.limits import MemoryModel
+from trainmem.memory_model import MemoryModel
+from trainmem.outputs import OUTPUT_NAMES
 from trainmem.request import (
     DERIVED,
     PLAN_OPTIONS,
@@ -26,7 +27,8 @@ from trainmem.request import (
     find_architecture,
     read_config,
 )
-from trainmem.simulation import OUTPUT_NAMES, Simulation, simulate
+from trainmem.simulate_step import simulate
+from trainmem.simulation import Simulation
 from trainmem.transformer import ARCHITECTURES, Architecture
 from trainmem.widget.inputs import Chosen, Gpu, Input, Options
 from trainmem.widget.state import EXTRA_INPUTS, NOTHING, State, next_state

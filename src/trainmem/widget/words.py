@@ -10,11 +10,11 @@ from typing import Any, Final
 from trainmem.cards import PRESETS
 from trainmem.config import FIELDS
 from trainmem.limits import Limit
-from trainmem.moment import layout_words
 from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of, stacks_lacking
 from trainmem.simulation import GB, Simulation
 from trainmem.transformer import ARCHITECTURES
 from trainmem.transformer.inputs import plan_of
+from trainmem.transformer.peak_case import layout_words
 from trainmem.widget.calls import curl_command, python_call
 from trainmem.widget.labels import choice_labels, in_labels
 from trainmem.words import grouped, write_capacity, write_gb
@@ -91,7 +91,7 @@ def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
 
     What another option of the plan needs is brought along instead.
     """
-    architecture, options = s.architecture, getattr(s.model, "options", {})
+    architecture, options = s.architecture, s.options
     if architecture is None:
         return {}
     found = {name: {"": f"Follows from {architecture.name}"} for name in DERIVED}
@@ -115,7 +115,7 @@ def _unavailable(s: Simulation) -> dict[str, dict[str, str]]:
 
 def _preset_of(s: Simulation) -> str:
     """Return the name of the preset that is shown whole, under either model; "" for none."""
-    architecture, options = s.architecture, getattr(s.model, "options", {})
+    architecture, options = s.architecture, s.options
     left_out = () if architecture is None else DERIVED
     for preset in PRESETS:
         own = architecture is None or (
@@ -132,10 +132,10 @@ def _preset_of(s: Simulation) -> str:
 
 def _dominates(s: Simulation) -> dict[str, str]:
     """Return what takes most at the peak, its part, and when the peak comes."""
-    moment, need = s.moment, s.components
-    if moment is not None:
-        what, size = moment.groups[0]
-        when = f"in {moment.when}"
+    case, need = s.peak_case, s.components
+    if case is not None:
+        what, size = case.groups[0]
+        when = f"in {case.when}"
     elif need.states >= need.activations:
         what, size, when = "model states", need.states, ""
     else:
@@ -145,12 +145,12 @@ def _dominates(s: Simulation) -> dict[str, str]:
 
 def _detail(s: Simulation) -> list[list[str]]:
     """Rows of name, value, note: the peak by kind, then from allocated to the card."""
-    moment, architecture = s.moment, s.architecture
-    if moment is None or architecture is None:
+    case, architecture = s.peak_case, s.architecture
+    if case is None or architecture is None:
         return []
     kinds = [
         [f"{name.capitalize()} at the peak", f"{size / GB:.3f} GB", ""]
-        for name, size in moment.peak.bytes_by_kind.items()
+        for name, size in case.peak.bytes_by_kind.items()
     ]
     levels = [
         [
@@ -158,11 +158,11 @@ def _detail(s: Simulation) -> list[list[str]]:
             f"{level.low_bytes / GB:.1f} to {level.high_bytes / GB:.1f} GB",
             f"{level.label}; {level.source}",
         ]
-        for level in moment.levels
+        for level in case.levels
     ]
     return [
         ["Parameters", grouped(architecture.num_params), architecture.source],
-        ["Peak", f"{moment.peak.peak_bytes / GB:.3f} GB", moment.peak.explanation],
+        ["Peak", f"{case.peak.peak_bytes / GB:.3f} GB", case.peak.explanation],
         *kinds,
         *levels,
     ]
@@ -192,7 +192,7 @@ def _cards(s: Simulation) -> list[dict[str, str]]:
             "title": "Model states",
             "value": write_gb(s.components.states / GB),
             # At the peak some are not there yet and others twice: no part of the whole.
-            "unit": "GB at the peak" if s.moment is not None else f"GB of {whole}",
+            "unit": "GB at the peak" if s.peak_case is not None else f"GB of {whole}",
             "note": _limit_note("largest micro batch", s.limit("micro_batch"), "sequence"),
         },
         {
@@ -250,7 +250,7 @@ def _number(value: int) -> str:
 
 def _whole(s: Simulation) -> str:
     """Return the model states of the whole model, where no card has them."""
-    if s.moment is None:
+    if s.peak_case is None:
         return ""
     return f", {write_capacity(s.model_states_unsharded_gb)} GB of states in all"
 
@@ -264,6 +264,6 @@ def _limit_note(name: str, limit: Limit, one: str) -> str:
 
 def _capacity_is(s: Simulation) -> str:
     """Say what the capacity is: of a card with an architecture, what `torch.cuda` reports."""
-    if getattr(s.model, "usable_gib", None) is None:
+    if s.model is None or s.model.usable_gib is None:
         return "capacity"
     return f"{write_capacity(s.gpu_capacity_gb)} GB usable"

@@ -5,25 +5,24 @@ Whatever a sentence recommends was tried: the model ran with that change alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from trainmem.config import FIELDS, TrainingConfig
-from trainmem.fixes import Offer
-from trainmem.limits import Limit
-from trainmem.remedies import Change, changed, offers, remedies
-from trainmem.transformer import Level, Plan, Result, plan_of
+from trainmem.config import FIELDS
 from trainmem.transformer.layout import longest_length
-from trainmem.transformer.levels import fits_below
-from trainmem.transformer.model import TransformerModel
-from trainmem.transformer.peak import PHASE_NAMES
+from trainmem.transformer.levels import Level, fits_below
+from trainmem.transformer.peak import PHASE_NAMES, Result
+from trainmem.transformer.plan import Plan
+from trainmem.transformer.remedies import Change, remedies
 from trainmem.transformer.stacks import FRAMEWORKS
 from trainmem.verdict import STAGE_WORDS, Case, write_bytes
 from trainmem.words import grouped
 
-__all__ = ["Moment", "layout_words"]
+if TYPE_CHECKING:
+    from trainmem.transformer.model import TransformerModel
+
+__all__ = ["PeakCase", "layout_words"]
 
 GROUPS: Final = {
     "model states": ("weights", "gradients", "optimizer"),
@@ -47,30 +46,36 @@ MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True)
-class Moment(Case):
+class PeakCase(Case):
     """All that a sentence of this model may speak of: the case, and the peak in detail.
 
     Attributes
     ----------
     model : TransformerModel
-        The model, to try changes with.
-    peak : Result
-        The peak: when it comes and what is alive then.
-    grade : str
-        `fits`, `uncertain` or `does not fit`.
+        The model, which is asked for what follows when it is read.
     """
 
     model: TransformerModel
-    peak: Result
-    grade: str
 
-    @classmethod
-    def of(
-        cls, model: TransformerModel, config: TrainingConfig, need: Any, min_gpus: int | None
-    ) -> Moment:
-        """Return the moment of a request that the model answered with `need`."""
-        capacity, grade = model.capacity_bytes(config), model.grade(config, need.total)
-        return cls(config, need, capacity, min_gpus, 0.0, model, model.peak(config), grade)
+    @property
+    def in_detail(self) -> PeakCase:
+        """The case itself."""
+        return self
+
+    @cached_property
+    def min_gpus(self) -> int | None:
+        """Smallest count that fits."""
+        return self.model.smallest_num_gpus(self.config)
+
+    @cached_property
+    def grade(self) -> str:
+        """`fits`, `uncertain` or `does not fit`."""
+        return self.model.grade(self.config, float(self.need.total))
+
+    @cached_property
+    def peak(self) -> Result:
+        """The peak: when it comes and what is alive then."""
+        return self.model.peak(self.config)
 
     @cached_property
     def levels(self) -> tuple[Level, Level, Level]:
@@ -91,7 +96,7 @@ class Moment(Case):
 
     @property
     def when(self) -> str:
-        """The moment of the peak, to follow "in"."""
+        """The phase of the peak, to follow "in"."""
         return PHASE_NAMES[self.peak.phase]
 
     def largest(self) -> str:
@@ -129,17 +134,9 @@ class Moment(Case):
                 best[change.field] = (change, freed)
         return sorted(best.values(), key=lambda item: -item[1])[:MOST_NAMED]
 
-    def offers(self, limits: Mapping[str, Limit]) -> Iterator[Offer]:
-        """Yield the changes to try, gentlest first."""
-        return offers(self.model, self.config, limits)
-
-    def changed(self, changes: Mapping[str, Any]) -> tuple[TransformerModel, TrainingConfig]:
-        """Return the model and the config with some changes."""
-        return changed(self.model, self.config, changes)
-
     def after(self, change: Change) -> float | None:
         """Return the bytes needed with a change, or None where that isn't covered."""
-        model, config = self.changed({change.field: change.value})
+        model, config = self.model.changed(self.config, {change.field: change.value})
         try:
             return float(model.peak(config).peak_bytes * model.factor)
         except ValueError:
@@ -197,7 +194,7 @@ class Moment(Case):
     @cached_property
     def plan(self) -> Plan:
         """The plan in force."""
-        return plan_of(self.config, self.model.plan)
+        return self.model.plan_for(self.config)
 
     @property
     def remarks(self) -> list[str]:
@@ -221,10 +218,10 @@ class Moment(Case):
         _, least = self.model.leanest_num_gpus(self.config)
         return f"what the GPUs don't share takes at least {write_bytes(least)} on each"
 
-    def why_no_longer(self) -> str | None:
-        """Return what ends the longest sequence, where it isn't memory."""
+    def why_no_longer(self, length: int) -> str | None:
+        """Return what ends the longest sequence, `length`, where it isn't memory."""
         most = longest_length(self.model.architecture)
-        if most is None:
+        if most is None or length != most:
             return None
         kind = "positions" if self.model.architecture.has_positions else "tokens of its window"
         return f"{self.model.architecture.name} takes at most {grouped(most)} {kind}"

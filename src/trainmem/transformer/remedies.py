@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainmem.cards import GPUS
 from trainmem.config import FIELDS, TrainingConfig
 from trainmem.fixes import Offer, offers_of_limits
 from trainmem.limits import Limit, limit
-from trainmem.request import find_gpu
-from trainmem.transformer import FRAMEWORKS, OPTIMIZERS, OPTIONS, Optimizer, TransformerModel
+from trainmem.transformer.optimizers import OPTIMIZERS, Optimizer
+from trainmem.transformer.options import OPTIONS
+from trainmem.transformer.stacks import FRAMEWORKS
 from trainmem.words import grouped
 
-__all__ = ["Change", "changed", "offers", "remedies"]
+if TYPE_CHECKING:
+    from trainmem.transformer.model import TransformerModel
+
+__all__ = ["Change", "offers", "remedies"]
 
 GPUS_PER_NODE: Final = 8
 """GPUs of one machine (DGX, HGX): beyond one, offers are whole machines."""
@@ -32,18 +36,6 @@ class Change(NamedTuple):
     value: Any
     words: str
     label: str
-
-
-def changed(
-    model: TransformerModel, config: TrainingConfig, changes: Mapping[str, Any]
-) -> tuple[TransformerModel, TrainingConfig]:
-    """Return a model and a config with some inputs, options of the plan or the card changed."""
-    inputs = {name: value for name, value in changes.items() if name in FIELDS}
-    options = {n: v for n, v in changes.items() if n not in FIELDS and n != "gpu"}
-    if "gpu" in changes:
-        card = find_gpu(changes["gpu"])
-        inputs["gpu_memory_gb"], model = card.nominal_gb, model.with_card(card)
-    return (model.with_options(options) if options else model), config.replace(**inputs)
 
 
 def remedies(model: TransformerModel, config: TrainingConfig) -> list[Change]:
