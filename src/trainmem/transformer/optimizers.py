@@ -123,7 +123,7 @@ class Optimizer:
 _MOMENTS = (State(), State())
 _EIGHT_BITS = (*[State(1, Form.EIGHT_BIT)] * 2, *[State(4 / 256, Form.EIGHT_BIT)] * 2)
 
-#: Optimizers by name; `add_optimizer` adds one.
+#: Optimizers by name; :func:`trainmem.transformer.add` adds one.
 OPTIMIZERS: dict[str, Optimizer] = {
     row.name: row
     for row in (
