@@ -19,7 +19,7 @@ RUNTIME = {"anywidget", "ipywidgets", "matplotlib", "numpy", "traitlets"}
 EXTRAS = {"remote", "server", "lab", "test", "course", "benchmark", "trace", "dev"}
 
 
-UNSET = ("PYTHONPATH", "VIRTUAL_ENV", "TRAINMEM_REPOSITORY")
+UNSET = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "TRAINMEM_REPOSITORY")
 
 
 def call(*command, status=0, variables=None, **options):
@@ -181,14 +181,19 @@ print(json.dumps({
 def python(wheel, tmp_path_factory):
     """The Python of an environment with the wheel, its dependencies and nothing else."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
-    call(sys.executable, "-m", "venv", folder)
+    call(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    call(python, "-m", "pip", "install", "-q", wheel)
+    pip(python, "install", "-q", "--no-compile", wheel)  # what is imported is compiled then
     return python
 
 
+def pip(python, *arguments):
+    """Run our pip on another environment, which saves that one its own."""
+    return call(sys.executable, "-m", "pip", "--python", python, *arguments)
+
+
 def test_it_works_alone(python, root, tmp_path):
-    call(python, "-m", "pip", "check")
+    pip(python, "check")
     found = json.loads(call(python, "-c", SCRIPT, cwd=tmp_path).splitlines()[-1])
     assert str(root) not in found["file"]
     assert found["before"] == []
