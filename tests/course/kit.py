@@ -1,9 +1,12 @@
 """An nbgrader course directory for the tests, and notebooks as plain JSON."""
 
+from __future__ import annotations
+
 import copy
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,13 +78,13 @@ class Course:
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "nbgrader_config.py").write_text((ASSIGNMENT / "nbgrader_config.py").read_text())
-        self.source_path = root / "source" / NAME / f"{NAME}.ipynb"
+        source_path = root / "source" / NAME / f"{NAME}.ipynb"
         status = course.main(
-            ["--seed", str(SEED), str(ASSIGNMENT / f"{NAME}.ipynb"), "-o", str(self.source_path)]
+            ["--seed", str(SEED), str(ASSIGNMENT / f"{NAME}.ipynb"), "-o", str(source_path)]
         )
         assert status == 0
         self.log = self.run("generate_assignment", NAME)
-        self.source = read(self.source_path)
+        self.source = read(source_path)
         self.release = read(root / "release" / NAME / f"{NAME}.ipynb")
         solutions = {
             name: text(cell)
@@ -89,6 +92,13 @@ class Course:
             if cell["metadata"]["nbgrader"]["solution"]
         }
         self.solution = answer(self.release, solutions)
+
+    def copy(self, root: Path) -> Course:
+        """Return the same course in another folder, with what was submitted so far."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        other = copy.copy(self)
+        other.root = root
+        return other
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """Run nbgrader offline; return its log."""

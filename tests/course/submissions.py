@@ -206,8 +206,10 @@ LIBRARY = {
 }
 
 LOOP = "while True:\n    pass\n"
+# The other two wait in their loops, which an interrupt ends alike: one that burns is enough.
 SWALLOW = (
-    "while True:\n    try:\n        while True:\n            pass\n"
+    "import time\n\n"
+    "while True:\n    try:\n        while True:\n            time.sleep(1)\n"
     "    except KeyboardInterrupt:\n        pass\n"
 )
 KILL = "import os, signal\n\nos.kill(os.getpid(), signal.SIGKILL)\n"
@@ -308,7 +310,8 @@ TRIGGER = (
 )
 
 SLOW = (
+    "import time\n\n"
     "def bytes_per_parameter(value_bytes, moments, moment_bytes):\n"
     "    while True:\n"
-    "        value_bytes += 1\n"
+    "        time.sleep(1)\n"
 )

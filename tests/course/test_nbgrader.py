@@ -19,9 +19,9 @@ TIMEOUT = 10  # seconds per cell: a busy machine takes a few to import matplotli
 
 
 @pytest.fixture(scope="module")
-def graded(empty_course: Course) -> Course:
+def graded(empty_course: Course, tmp_path_factory: pytest.TempPathFactory) -> Course:
     """Submissions that run to their end, graded and with feedback."""
-    course = empty_course
+    course = empty_course.copy(tmp_path_factory.mktemp("graded"))
     course.submit("solved", course.solution)
     course.submit("untouched", course.release)
     course.submit(
@@ -178,9 +178,9 @@ cd "${2%%:*}" && shift 5 && exec "$@"
 """
 
 
-def test_apart_one_submission_reaches_no_other(tmp_path: Path) -> None:
+def test_apart_one_submission_reaches_no_other(empty_course: Course, tmp_path: Path) -> None:
     """What the instructor's page says of the gradebook; its loop, with a stand-in for docker."""
-    course = Course(tmp_path)
+    course = empty_course.copy(tmp_path)
     course.submit("a-trigger", answer(course.solution, {"ex1a": TRIGGER}))
     course.submit("honest", course.solution)
     shutil.copy(tmp_path / "gradebook.db", tmp_path / "blank.db")
