@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from dataclasses import replace
+from functools import cache
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -64,12 +65,23 @@ EXTREMES = {
 }
 
 
-def drawn(simulation, width=660, theme="light"):
+@cache
+def drawing_of(width):
+    """The one drawing of a width: a new one would look the same, as is tested below."""
+    return Drawing(*frame_size(width), "light", dpi=72)
+
+
+def drawn(simulation, width=660, drawing=None):
     """A drawing that shows `simulation` at the size of a frame, and its panels by name."""
-    drawing = Drawing(*frame_size(width), theme, dpi=72)
+    drawing = drawing_of(width) if drawing is None else drawing
     drawing.scale(simulation)
     drawing.update(simulation)
     return drawing, dict(zip(("gpus", "seq", "budget"), drawing.panels, strict=True))
+
+
+def points(line):
+    """x and y of a line as they are drawn: `get_data` has those that it was made with."""
+    return line.get_xydata().T.copy()
 
 
 def labels(panel):
@@ -135,11 +147,11 @@ def test_curves_pass_through_the_sweeps_and_the_request(changes):
         ("seq", simulation.seq_sweep, simulation.config.seq_length),
     ):
         panel = panels[name]
-        x, y = panel.total.get_data()
+        x, y = points(panel.total)
         shown = sweep.total_gb < 2 * panel.top
         curve = np.interp(np.log2(sweep.x[shown]), x, y)  # x is on the axis' own log scale
         np.testing.assert_allclose(curve, sweep.total_gb[shown], rtol=2e-3)
-        (at,), (height,) = panel.point.get_data()
+        (at,), (height,) = points(panel.point)
         assert 2**at == pytest.approx(here)
         assert height == pytest.approx(simulation.per_gpu_total_gb, abs=1e-3)
         # And on the screen, where matplotlib itself puts the request.
@@ -160,12 +172,12 @@ def test_marks_of_the_reference_request():
     simulation = simulate()
     _, panels = drawn(simulation)
     gpus, seq, budget = panels.values()
-    (count,), (total,) = gpus.diamond.get_data()
+    (count,), (total,) = points(gpus.diamond)
     assert 2**count == simulation.min_gpus_to_fit == 2
     assert total == pytest.approx(simulate(num_gpus=2).per_gpu_total_gb, abs=0.02)
-    (length,), (height,) = seq.cross.get_data()
+    (length,), (height,) = points(seq.cross)
     assert (round(2**length), height) == (simulation.longest_sequence, 80.0)
-    assert np.nanmax(gpus.arrow.get_ydata()) == pytest.approx(80)
+    assert np.nanmax(points(gpus.arrow)[1]) == pytest.approx(80)
     assert [words for words, _ in labels(gpus)] == [
         "80 GB capacity", "min 2", "55.1 GB\nheadroom", "activation floor 8.9 GB",
     ]  # fmt: skip
@@ -187,7 +199,7 @@ def test_budget_stacks_the_components_up_to_the_capacity():
         assert to_rgb(color) == to_rgb(COLORS[name])
         base = part.y1
     assert (free.y0, free.y1) == pytest.approx((base, 80))
-    hatching = budget.hatching.get_ydata()  # not by colour alone
+    hatching = points(budget.hatching)[1]  # not by colour alone
     assert np.nanmin(hatching) == pytest.approx(base, abs=1)
     assert np.nanmax(hatching) == pytest.approx(80, abs=1)
 
@@ -200,7 +212,7 @@ def test_out_of_memory_shows_what_is_missing_and_no_free_memory():
     words = [words for words, _ in labels(gpus)]
     assert words == ["80 GB capacity", "77.7 GB\nshort", "activation floor 141.7 GB"]
     assert budget.parts.get_paths()[-1].get_extents().height == 0
-    assert len(budget.hatching.get_ydata()) == 0
+    assert len(points(budget.hatching)[1]) == 0
     assert not any(words.startswith("free") for words, _ in labels(budget))
 
 
@@ -240,7 +252,7 @@ def test_activations_may_vary_with_the_gpu_count():
 
     simulation = simulate(model=Gathering())
     _, panels = drawn(simulation)
-    x, floor = panels["gpus"].floor.get_data()
+    x, floor = points(panels["gpus"].floor)
     expected = simulation.gpu_sweep.components.activations / 1e9
     np.testing.assert_allclose(
         np.interp(np.log2(simulation.gpu_sweep.x), x, floor), expected, rtol=0.01
@@ -255,7 +267,7 @@ def test_component_that_is_a_number_along_a_sweep():
         *(np.float64(np.min(part)) for part in sweep.components[:3]), sweep.components.activations
     )
     flat = replace(simulation, seq_sweep=replace(sweep, components=parts))
-    one, other = (drawn(s)[1]["seq"].total.get_ydata() for s in (simulation, flat))
+    one, other = (points(drawn(s)[1]["seq"].total)[1] for s in (simulation, flat))
     np.testing.assert_array_equal(one, other)
 
 
@@ -329,7 +341,7 @@ def test_labels_cover_neither_each_other_nor_the_point(request_, width):
             tall = min(one.y1, two.y1) - max(one.y0, two.y0)
             assert wide <= 0 or tall <= 1, (name, a, b)
         if name != "budget":
-            (x,), (y,) = panel.point.get_data()
+            (x,), (y,) = points(panel.point)
             px, py = panel.point.get_transform().transform((x, y))
             for words, box in boxes:
                 assert not (box.x0 < px < box.x1 and box.y0 < py < box.y1), words
@@ -481,9 +493,8 @@ def test_one_figure_shows_one_simulation_after_another():
     drawing, _ = drawn(simulate())
     for changes in EXTREMES.values():
         simulation = simulate(**changes)
-        drawing.scale(simulation)
-        drawing.update(simulation)
-        fresh, _ = drawn(simulation)
+        drawn(simulation)
+        fresh, _ = drawn(simulation, drawing=Drawing(*frame_size(660), "light", dpi=72))
         for moved, new in zip(drawing.moving, fresh.moving, strict=True):
             assert moved.get_visible() == new.get_visible()
             if hasattr(moved, "get_text") and moved.get_visible():
@@ -573,7 +584,7 @@ def test_the_band_is_the_card_level_along_both_sweeps(request_):
             shares = [card.low_bytes / need, card.high_bytes / need]
             assert [end / total for end in ends] == pytest.approx(shares, rel=0.05), (name, x)
         for rim, gb in zip(panel.rims, panel.band, strict=True):
-            np.testing.assert_array_equal(rim.get_ydata(), gb)
+            np.testing.assert_array_equal(points(rim)[1], gb)
         here = np.log2(panel.value(simulation))
         ends = [np.interp(here, panel.octaves, gb) for gb in panel.band]
         card = simulation.peak_case.levels[2]
@@ -588,7 +599,7 @@ def test_the_card_is_named_in_the_budget_and_covers_nothing(request_, width):
     card, budget = simulation.peak_case.levels[2], panels["budget"]
     low, high = card.low_bytes / 1e9, card.high_bytes / 1e9
     assert f"card {write_gb(low)}–{write_gb(high)}" in [words for words, _ in labels(budget)]
-    heights = budget.card.get_ydata()
+    heights = points(budget.card)[1]
     assert (np.nanmin(heights), np.nanmax(heights)) == pytest.approx((low, high))
     assert high <= budget.top
     for panel in panels.values():
