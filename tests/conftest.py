@@ -51,6 +51,31 @@ def reference() -> dict[str, Any]:
     return json.loads((DATA / "api-response.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def answers() -> list[tuple[Any, Any]]:
+    """What `remembering` has: questions and their answers."""
+    return []
+
+
+@pytest.fixture
+def remembering(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[Any, Any]]) -> None:
+    """Let the traits remember, over a module, what they were answered: to go on from there.
+
+    For tests that come to the same few steps again and again, as many as there are stacks.
+    """
+    from trainmem.simulation import simulate
+
+    def remembered(*arguments: Any, **named: Any) -> Any:
+        for asked, answer in answers:
+            if asked == (arguments, named):
+                return answer
+        answer = simulate(*arguments, **named)
+        answers.append(((arguments, named), answer))
+        return answer
+
+    monkeypatch.setattr("trainmem.model.simulate", remembered)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of a Chromium; without one the test is skipped."""

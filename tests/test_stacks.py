@@ -57,6 +57,7 @@ def test_gpu_counts_stay_multiples_of_the_layout():
     assert 512 in simulation.gpu_sweep.x
 
 
+@pytest.mark.usefixtures("remembering")
 @pytest.mark.parametrize("stack", [s["name"] for s in tables()["stacks"] if s["name"] != "llm.c"])
 def test_every_stack_of_the_widget_is_a_valid_change(stack):
     memory = trainmem.TrainingMemory(architecture="Llama-3-8B")
@@ -74,6 +75,7 @@ def own(memory):
     return memory.config, memory.plan
 
 
+@pytest.mark.usefixtures("remembering")
 @pytest.mark.parametrize("stack", [s["name"] for s in tables()["stacks"] if s["name"] != "llm.c"])
 @pytest.mark.parametrize(
     "had",

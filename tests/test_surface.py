@@ -278,6 +278,7 @@ OFFERED = (
 )
 
 
+@pytest.mark.usefixtures("remembering")
 @pytest.mark.parametrize("given", OFFERED)
 def test_a_fix_ends_in_the_grade_that_it_promises(given):
     s = llama(**given)
@@ -731,8 +732,8 @@ def test_the_timeline_draws_on_axes_of_yours():
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 def test_every_architecture_has_both_figures(name):
     s = simulate(architecture=name, num_gpus=64, micro_batch=1, seq_length=1024)
-    s.timeline(size=(6.0, 4.0)).savefig(io.BytesIO(), format="png")
-    s.plot().savefig(io.BytesIO(), format="png")
+    s.timeline(size=(6.0, 4.0)).savefig(io.BytesIO(), format="png", dpi=30)
+    s.plot().savefig(io.BytesIO(), format="png", dpi=30)
 
 
 def test_the_timeline_needs_an_architecture_and_room():
@@ -768,7 +769,7 @@ def test_every_stack_draws_its_timeline(name):
                 continue
             drawn += 1
             figure = s.timeline()
-            figure.savefig(io.BytesIO(), format="png", dpi=30)
+            figure.draw_without_rendering()
             ax = figure.axes[0]
             line = max(ax.findobj(), key=_points)
             x, y = line.get_data()
@@ -777,6 +778,7 @@ def test_every_stack_draws_its_timeline(name):
             steps = s.model.timeline(s.config)
             assert y[-1] == pytest.approx(steps.total_bytes[-1] / 1e9)
     assert drawn >= 2
+    figure.savefig(io.BytesIO(), format="png", dpi=30)
 
 
 @pytest.mark.parametrize("name", ["$$", r"$\frac{1}{$", "a $x_1$ b", "\ud800", "a\nb\x00c", "%_^"])

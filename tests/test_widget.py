@@ -1232,6 +1232,7 @@ def test_python_is_refused_what_the_screen_brings_along() -> None:
         widget.update(tp=8)
 
 
+@pytest.mark.usefixtures("remembering")
 @pytest.mark.parametrize("name", [n for n in STACKS if n != "llm.c"])
 @pytest.mark.parametrize("had", [{"attention": "eager"}, {"precision_bits": 32}])
 def test_every_stack_can_be_chosen_and_left_again(name: str, had: dict[str, Any]) -> None:
