@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+import browsers
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 DATA = Path(__file__).parent / "data"
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 # Whatever reads a notebook or runs Jupyter imports jsonschema, and that, where it is installed, a
 # grammar of internationalised addresses, which takes seconds and which nothing here has a use for.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -87,12 +80,10 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """A running Chromium, closed after the module: its event loop would disturb other tests."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as p:
-        running = p.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+    """A running Chromium, closed after the module, before tests without one."""
+    pytest.importorskip("playwright")
+    with browsers.chromium(chromium) as running:
         yield running
-        running.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lab.conftest import artifacts, lab, open_notebook  # noqa: F401  (fixtures)
+from lab.conftest import artifacts, browser, lab, open_notebook, pages  # noqa: F401  (fixtures)
 
 from .table import Row, markdown, records
 

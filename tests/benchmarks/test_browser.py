@@ -64,7 +64,7 @@ def page(
 ) -> Iterator[Notebook]:
     """A notebook with the subjects that a test names, all in sight."""
     names = request.param
-    tall = {"width": 1400, "height": 400 + 450 * len(names)}
+    tall = (1400, 400 + 450 * len(names))
     notebook = open_notebook(*(CELLS[name] for name in names), viewport=tall)
     notebook.page.evaluate((HERE / "stopwatch.js").read_text())
     notebook.run("notebook:run-cell-and-select-next")  # the others take their size from it

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import browsers
 from cells import notebook_of
 
 TOKEN = "only-on-loopback"
@@ -67,7 +68,7 @@ class Lab:
         self._await_start()
 
     def _await_start(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # a busy machine takes its time; a crash is seen at once
         while time.monotonic() < deadline:
             try:
                 with urllib.request.urlopen(self.url + "/api", timeout=2):
@@ -118,12 +119,29 @@ class Notebook:
         self.page = page
         self.lab = lab
         self.errors: list[str] = []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.goto(f"{lab.url}/lab/tree/{name}?reset&token={TOKEN}")
+        page.on("pageerror", self._note)
+        if page.url.startswith(lab.url):
+            self.command("docmanager:open", {"path": name})
+        else:
+            page.goto(f"{lab.url}/lab/tree/{name}?reset&token={TOKEN}")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         self.command(
             "application:toggle-left-area", only_if=".jp-SideBar.lm-mod-left .lm-mod-current"
         )
+
+    def _note(self, error: Any) -> None:
+        self.errors.append(str(error))
+
+    def close(self) -> bool:
+        """Take the notebook off the page; return whether that is as good as a new one then."""
+        if self.page.is_closed():
+            return False
+        self.page.remove_listener("pageerror", self._note)
+        self.page.evaluate(
+            "() => { for (const shown of [...window.jupyterapp.shell.widgets('main')])"
+            " shown.dispose(); }"
+        )
+        return self.page.locator(".jp-Dialog, .trainmem").count() == 0 and self.errors == []
 
     def command(self, name: str, args: dict[str, Any] | None = None, only_if: str = "") -> None:
         if only_if and self.page.locator(only_if).count() == 0:
@@ -237,19 +255,60 @@ class Notebook:
         return str(self.page.evaluate("() => window.printed")).strip()
 
 
-@pytest.fixture
-def open_notebook(browser: Any, lab: Lab) -> Iterator[Callable[..., Notebook]]:
-    contexts = []
+class Pages:
+    """Pages of JupyterLab: one serves test after test, as loading it takes longer than most."""
 
-    def opened(*cells: str, name: str | None = None, **options: Any) -> Notebook:
+    def __init__(self, browser: Any) -> None:
+        self.context = browser.new_context()
+        self.ready: list[Any] = []
+
+    def take(self) -> Any:
+        """Return a page, one that is loaded where there is one."""
+        return self.ready.pop() if self.ready else self.context.new_page()
+
+    def give(self, notebook: Notebook) -> None:
+        """Keep the page of a notebook that is done with, unless something was left on it."""
+        if notebook.close():
+            self.ready.append(notebook.page)
+        else:
+            notebook.page.close()
+
+
+@pytest.fixture(scope="package")
+def browser(chromium: str) -> Iterator[Any]:
+    """A running Chromium for all tests here."""
+    pytest.importorskip("playwright")
+    with browsers.chromium(chromium) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def pages(browser: Any) -> Iterator[Pages]:
+    pages = Pages(browser)
+    yield pages
+    pages.context.close()
+
+
+@pytest.fixture
+def open_notebook(pages: Pages, lab: Lab) -> Iterator[Callable[..., Notebook]]:
+    opened: list[Notebook] = []
+
+    def open_(
+        *cells: str,
+        name: str | None = None,
+        viewport: tuple[int, int] = (1400, 1000),
+        forced_colors: str = "none",
+        color_scheme: str = "light",
+    ) -> Notebook:
         if name is None:
             name = lab.notebook(f"test-{time.time_ns()}.ipynb", *cells)
-        viewport = options.pop("viewport", {"width": 1400, "height": 1000})
-        context = browser.new_context(viewport=viewport, **options)
-        contexts.append(context)
-        return Notebook(context.new_page(), lab, name)
+        page = pages.take()
+        page.set_viewport_size({"width": viewport[0], "height": viewport[1]})
+        page.emulate_media(forced_colors=forced_colors, color_scheme=color_scheme)
+        opened.append(Notebook(page, lab, name))
+        return opened[-1]
 
-    yield opened
-    for context in contexts:
-        context.close()
+    yield open_
+    for notebook in opened:
+        pages.give(notebook)
     lab.shut_down_kernels()

@@ -6,12 +6,14 @@ Opens the quickstart notebook's widget in JupyterLab and Chromium, light and dar
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-from tests.conftest import CHROMIUM_ARGS
-from tests.lab.conftest import Lab, Notebook
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it
+
+import browsers
+from lab.conftest import Lab, Notebook
 
 IMAGES = Path(__file__).parents[2] / "notebooks" / "images"
 WIDGET = "import trainmem\nwidget = trainmem.TrainingMemoryWidget()\nwidget"
@@ -20,11 +22,9 @@ WIDGET = "import trainmem\nwidget = trainmem.TrainingMemoryWidget()\nwidget"
 def main() -> None:
     """Write ``widget-light.png`` (fits) and ``widget-dark.png`` (out of memory, with fixes)."""
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    path = shutil.which("chromium")
+    with tempfile.TemporaryDirectory() as folder, browsers.chromium(path) as browser:
         lab = Lab(Path(folder))
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=CHROMIUM_ARGS
-        )
         try:
             for theme, length in (("Light", 4096), ("Dark", 65_536)):
                 context = browser.new_context(
@@ -40,7 +40,6 @@ def main() -> None:
                 context.close()
                 lab.shut_down_kernels()
         finally:
-            browser.close()
             lab.close()
 
 

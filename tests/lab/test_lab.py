@@ -21,7 +21,7 @@ from PIL import Image
 from trainmem import TrainingMemoryWidget
 from trainmem.config import FIELDS
 
-from .conftest import Lab, Notebook
+from .conftest import Lab, Notebook, Pages
 
 pytestmark = pytest.mark.lab
 Open = Callable[..., Notebook]
@@ -211,8 +211,9 @@ def test_jslink_works_and_a_refused_value_is_taken_back(open_notebook: Open) -> 
     assert notebook.evaluate("print(w.num_gpus)") == "64"
 
 
-def test_copies_the_published_request(open_notebook: Open) -> None:
-    notebook = open_notebook(WIDGET, permissions=["clipboard-read", "clipboard-write"])
+def test_copies_the_published_request(open_notebook: Open, pages: Pages) -> None:
+    pages.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    notebook = open_notebook(WIDGET)
     notebook.run()
     notebook.widget.locator("button", has_text="Copy curl").click()
     notebook.until("() => document.querySelector('.trainmem').textContent.includes('Copied')")
@@ -253,7 +254,7 @@ def test_a_busy_kernel_shows_waiting_and_loses_nothing(open_notebook: Open) -> N
 
 
 def test_busy_before_its_first_picture_it_says_so(open_notebook: Open) -> None:
-    busy = "import time\nend = time.time() + 6\nwhile time.time() < end: pass"
+    busy = "import time\ntime.sleep(6)"
     show = "import ipywidgets\nfrom IPython.display import display\ndisplay(ipywidgets.HBox([w]))"
     notebook = open_notebook(f"{WIDGET[:-2]}\n{show}\n{busy}")
     notebook.until(
@@ -374,7 +375,7 @@ CUT_OR_OVERLAPPING = """() => {
 def test_scenes_are_neither_clipped_nor_overlapping(
     open_notebook: Open, artifacts: Path, width: int, theme: str
 ) -> None:
-    notebook = open_notebook(WIDGET, viewport={"width": 1700, "height": 1500})
+    notebook = open_notebook(WIDGET, viewport=(1700, 1500))
     notebook.command("apputils:change-theme", {"theme": f"JupyterLab {theme}"})
     notebook.run()
     notebook.page.evaluate(
@@ -491,7 +492,7 @@ def test_two_hundred_events_then_silence(open_notebook: Open) -> None:
 
 
 def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> None:
-    notebook = open_notebook(WIDGET, viewport={"width": 1400, "height": 1700})
+    notebook = open_notebook(WIDGET, viewport=(1400, 1700))
     notebook.run()
     choose = notebook.widget.locator("select[id$=architecture]")
     notebook.widget.locator(".tm-note button").click()
