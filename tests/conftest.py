@@ -66,7 +66,7 @@ def remembering(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[Any, Any]])
         answers.append(((arguments, named), answer))
         return answer
 
-    monkeypatch.setattr("trainmem.model.simulate", remembered)
+    monkeypatch.setattr("trainmem.widget.traits.simulate", remembered)
 
 
 @pytest.fixture(scope="session")

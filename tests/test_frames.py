@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import subprocess
-import sys
 import threading
 import weakref
 
@@ -394,16 +392,6 @@ def test_no_figure_outlives_its_renderer():
     assert live() == before
     assert len(seen) == 0
     assert plt.get_fignums() == []
-
-
-def test_pyplot_is_never_imported():
-    code = (
-        "import sys; from trainmem import simulate; "
-        "from trainmem.picture.frames import FrameRenderer; "
-        "FrameRenderer().render(simulate(), width=600, ratio=1, theme='dark'); "
-        "assert 'matplotlib.pyplot' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_frame_that_was_drawn_is_not_drawn_again(renderer, monkeypatch):

@@ -192,33 +192,43 @@ def test_one_door_leads_up_and_only_to_the_picture():
     assert all(getattr(trainmem, name) is getattr(figure, name) for name in used)
 
 
-def loaded_after(statement: str) -> set[str]:
-    """Return the top-level packages in memory after a statement in a fresh interpreter."""
-    code = f"import sys\n{statement}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    return set(done.stdout.split())
-
-
 LIBRARIES = {"numpy", "matplotlib", "traitlets", "ipywidgets", "anywidget", "IPython"}
-LIBRARIES |= {"httpx", "fastapi", "uvicorn", "torch"}
+LIBRARIES |= {"httpx", "fastapi", "uvicorn", "asyncio", "torch", "nbformat", "nbgrader"}
+
+# One after the other, and the libraries that may be loaded then.
+STATEMENTS = {
+    "import trainmem": "",
+    "dir(trainmem)": "",
+    "trainmem.preset('Llama-3-8B'); trainmem.FIELDS": "",
+    "import trainmem.course.numbers, trainmem.http, trainmem.picture, trainmem.widget": "",
+    "trainmem.simulate().fixes()": "numpy",
+    "trainmem.simulate(num_gpus=1).to_dict(); trainmem.BadAnswer": "numpy",
+    "trainmem.simulate(architecture='Llama-3-8B').fixes()": "numpy",
+    "m = trainmem.TrainingMemory(); m.num_gpus = 64; assert m.fits": "numpy traitlets",
+}
 
 
-@pytest.mark.parametrize(
-    ("statement", "allowed"),
-    [
-        ("import trainmem", ""),
-        ("import trainmem; dir(trainmem)", ""),
-        ("import trainmem.course, trainmem.http, trainmem.picture, trainmem.widget", ""),
-        ("import trainmem; trainmem.preset('Llama-3-8B'); trainmem.FIELDS", ""),
-        ("import trainmem; trainmem.simulate().fixes()", "numpy"),
-        ("import trainmem; trainmem.simulate(num_gpus=1).to_dict()", "numpy"),
-        ("import trainmem; trainmem.simulate(architecture='Llama-3-8B').fixes()", "numpy"),
-    ],
-)
-def test_nothing_is_loaded_before_it_is_used(statement, allowed):
-    assert loaded_after(statement) & LIBRARIES <= set(allowed.split())
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, set[str]]:
+    """All modules in memory after each statement in an interpreter of their own."""
+    lines = ["import sys"]
+    for statement in STATEMENTS:
+        lines += [statement, "print(*sys.modules)"]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    after = map(set, map(str.split, done.stdout.splitlines()))
+    return dict(zip(STATEMENTS, after, strict=True))
+
+
+@pytest.mark.parametrize(("statement", "allowed"), STATEMENTS.items())
+def test_nothing_is_loaded_before_it_is_used(loaded, statement, allowed):
+    assert {name.split(".")[0] for name in loaded[statement]} & LIBRARIES <= set(allowed.split())
+
+
+def test_the_reduced_model_loads_nothing_of_the_other(loaded):
+    assert "trainmem.transformer" not in loaded["trainmem.simulate().fixes()"]
 
 
 def test_every_public_name_is_there_and_listed():

@@ -320,6 +320,7 @@ FOREIGN = {
 }
 
 
+@pytest.mark.usefixtures("remembering")
 @pytest.mark.parametrize("value", FOREIGN.values(), ids=FOREIGN)
 @pytest.mark.parametrize("name", ["no_sync", "optimizer", "tp", "sharding", "num_gpus"])
 def test_a_foreign_value_of_an_option_is_one_short_error(name: str, value: Any) -> None:
@@ -595,19 +596,6 @@ def test_repr_is_one_line_with_what_differs() -> None:
         memory = TrainingMemory(architecture="Llama-3-8B", seq_length=length)
         assert memory.grade == grade
         assert f" GB {grade}: architecture='Llama-3-8B'" in repr(memory)
-
-
-def test_works_without_browser_libraries() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from trainmem.widget.traits import TrainingMemory; m = TrainingMemory();"
-        "m.num_gpus = 64; assert m.fits; heavy = {'anywidget', 'ipywidgets', 'matplotlib'};"
-        "print(sorted(heavy & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_whole_plan_brings_the_inputs_that_it_says():

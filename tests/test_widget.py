@@ -7,7 +7,6 @@ import base64
 import copy
 import gc
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -283,19 +282,16 @@ def test_what_is_sent_is_the_front_end_to_the_letter_of_its_program() -> None:
 def test_front_end_is_text_and_a_path_only_for_live_editing() -> None:
     widget = TrainingMemoryWidget()
     assert len((widget._esm + widget._css).encode()) < 40_000
-    code = (
-        "import trainmem.widget.shell as w; c = w.TrainingMemoryWidget;"
-        "print(type(c._esm).__name__, type(c._css).__name__)"
-    )
-    kinds_of = {}
-    for flag in ("", "0", "1"):
-        env = {**os.environ, "ANYWIDGET_HMR": flag}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
-        )
-        kinds_of[flag] = done.stdout.split()
-    assert kinds_of[""] == kinds_of["0"] == ["str", "str"]
-    assert kinds_of["1"] == ["FileContents", "FileContents"]
+    code = """if True:
+        import importlib, os
+        import trainmem.widget.shell as shell
+        for flag in ("", "0", "1"):
+            os.environ["ANYWIDGET_HMR"] = flag
+            kind = importlib.reload(shell).TrainingMemoryWidget
+            print(type(kind._esm).__name__, type(kind._css).__name__)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["str str", "str str", "FileContents FileContents"]
 
 
 def test_the_front_ends_test_data_has_the_present_shape() -> None:
@@ -374,10 +370,12 @@ def test_repr_is_one_line() -> None:
     assert "\n" not in text
 
 
-def test_figure_is_plain_matplotlib_without_pyplot() -> None:
+def test_figure_is_plain_matplotlib_and_no_frame_loads_pyplot() -> None:
     code = (
         "import sys; from trainmem import TrainingMemoryWidget as W; w = W();"
         "f = w.figure(theme='dark'); w._repr_mimebundle_(); w.num_gpus = 64;"
+        "from trainmem.picture.frames import FrameRenderer;"
+        "FrameRenderer().render(w.simulation, width=600, ratio=1, theme='dark');"
         "print(type(f).__mro__[-4:], 'matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -1158,6 +1156,7 @@ def test_python_and_curl_repeat_the_request() -> None:
 # -- refusals and what comes along, in the words of the screen
 
 
+@pytest.mark.usefixtures("remembering")
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
@@ -1390,6 +1389,7 @@ def test_a_timeline_that_raises_is_said_and_takes_the_old_one_away(
     assert browser.widget._undrawn == UNDRAWN
 
 
+@pytest.mark.usefixtures("drawn", "remembering")
 @pytest.mark.parametrize("kind", ["set", "json", "undo", "reset", "open", "timeline", "hello"])
 def test_whatever_raises_while_a_message_is_answered_is_said(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -225,15 +225,6 @@ def test_command_line_names_the_output_after_the_seed(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == [f"{NAME}.seed-a_b_c.ipynb"]
 
 
-def test_seeding_needs_only_the_standard_library() -> None:
-    code = (
-        "import sys, trainmem.course.numbers; "
-        "print({'numpy', 'nbformat', 'nbgrader'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
 def notebook(source: object, table: object) -> Notebook:
     cell = {"cell_type": "code", "metadata": {}, "source": source, "outputs": [1]}
     words = {"cell_type": "markdown", "metadata": {}, "source": source}

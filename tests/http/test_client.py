@@ -651,12 +651,3 @@ def test_missing_extra_names_the_command(hidden: str, name: str, module: str) ->
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"pip install 'trainmem[{name}]'" in done.stdout
     assert hidden in done.stdout
-
-
-def test_import_stays_cheap() -> None:
-    code = (
-        "import sys, trainmem; trainmem.simulate(); trainmem.BadAnswer\n"
-        "print(sorted({'httpx', 'fastapi', 'uvicorn', 'asyncio', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
