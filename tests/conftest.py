@@ -56,7 +56,7 @@ def remembering(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[Any, Any]])
 
     For tests that come to the same few steps again and again, as many as there are stacks.
     """
-    from trainmem.simulation import simulate
+    from trainmem import simulate
 
     def remembered(*arguments: Any, **named: Any) -> Any:
         for asked, answer in answers:
