@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from steps import H100, TINY, llama
 from trainmem import FIELDS, TrainingConfig, preset, simulate
 from trainmem.__main__ import main
 
@@ -350,3 +351,52 @@ def test_a_bad_variable_of_the_environment_is_bad_input(cli, monkeypatch):
     status, out, err = cli("simulate", "--remote", "https://a.example")
     assert (status, out) == (2, "")
     assert err == "trainmem: error: HTTPS_PROXY: 'http://[' is not the address of a proxy\n"
+
+
+def test_the_command_line_answers_for_an_architecture(capsys, tmp_path):
+    assert main(["simulate", "--architecture", "Llama-3-8B", "--gpu", "H100", "--plan",
+                 "loss_head=chunked", "accumulation=2", "--json"]) == 0  # fmt: skip
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["plan"]["loss_head"], answer["plan"]["accumulation"]) == ("chunked", 2)
+    assert answer["detail"]["gpu"] == H100
+    assert main(["simulate", "--architecture", "Llama-3-8B", "--grad-ckpt", "0"]) == 1
+    assert "logits and loss" in capsys.readouterr().out
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    assert (
+        main(["plot", "--timeline", "--architecture", str(path), "-o", str(tmp_path / "t.png")])
+        == 0
+    )
+    assert (tmp_path / "t.png").stat().st_size > 10_000
+
+
+def test_the_report_is_in_decimal_gigabytes(capsys):
+    s = llama(micro_batch=8)
+    main(["simulate", "--architecture", "Llama-3-8B", "--gpu", "H100", "--micro-batch", "8"])
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line[:22].strip(): line[22:].split() for line in lines}
+    assert rows["Memory per GPU"][:4] == [f"{s.components.total / 1e9:.3f}", "GB", "of", "84.933,"]
+    kinds = dict(list(s.peak_case.peak.bytes_by_kind.items())[3:])
+    assert "logits and loss" in kinds
+    for kind, size in kinds.items():
+        assert rows[kind] == [f"{size / 10**9:.3f}", "GB"]
+    for level in s.peak_case.levels:
+        low, high = level.low_bytes / 10**9, level.high_bytes / 10**9
+        assert rows[level.name.capitalize()][:4] == [f"{low:.1f}", "to", f"{high:.1f}", "GB,"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plot", "--timeline", "-o", "x.png"],
+        ["simulate", "--plan", "loss_head=chunked"],
+        ["simulate", "--architecture", "nonsense"],
+        ["simulate", "--architecture", "/nowhere/config.json"],
+        ["simulate", "--architecture", "GPT-2", "--plan", "loss_head"],
+        ["simulate", "--architecture", "GPT-2", "--remote", "http://localhost:1"],
+        ["simulate", "--gpu", "A100"],
+    ],
+)
+def test_the_command_line_refuses_in_one_line(arguments, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from steps import H100, OFFERED, llama
 from strategies import configs, everyday
-from trainmem import FIELDS, TrainingConfig, simulate
+from trainmem import ARCHITECTURES, FIELDS, Fix, TrainingConfig, simulate
+from trainmem.limits import Limit
 from trainmem.memory_model import MemoryModel
 from trainmem.reduced import REDUCED, Components, ReducedModel
 
@@ -177,3 +179,70 @@ def test_no_limit_is_found_by_a_scan(config):
 def test_the_total_by_gpus_is_that_of_the_components(config, num_gpus):
     total = REDUCED.total_by_gpus(config)(num_gpus)
     assert total == REDUCED.components(config, num_gpus=num_gpus).total
+
+
+NEAR_CAPACITY = (
+    {},
+    {"gpu": "A100 · 40 GB", "micro_batch": 1},
+    {"plan": {"loss_head": "fused"}},
+    {"plan": {"loss_head": "chunked"}, "seq_length": 512},
+    {"grad_ckpt": 0, "micro_batch": 1, "seq_length": 2048, "plan": {"attention": "eager"}},
+)
+
+
+@pytest.mark.parametrize("given", NEAR_CAPACITY)
+@pytest.mark.parametrize("field", ["seq_length", "micro_batch"])
+def test_limits_fit_and_the_next_value_does_not(given, field):
+    s = llama(**given)
+    most = s.longest_sequence if field == "seq_length" else s.largest_micro_batch
+    capacity = s.gpu_capacity_gb
+    assert s.at(**{field: most}) <= capacity < s.at(**{field: most + 1})
+
+
+@pytest.mark.parametrize("given", NEAR_CAPACITY)
+def test_fewest_gpus_fit_and_one_less_does_not(given):
+    s = llama(**given)
+    assert s.at(num_gpus=s.min_gpus_to_fit) <= s.gpu_capacity_gb
+    if s.min_gpus_to_fit > 1:
+        assert s.at(num_gpus=s.min_gpus_to_fit - 1) > s.gpu_capacity_gb
+
+
+def test_padding_makes_a_million_gpus_worse_yet_the_fewest_is_found():
+    s = llama()
+    assert s.min_gpus_to_fit == 2
+    assert s.at(num_gpus=1_000_000) > s.gpu_capacity_gb
+
+
+def test_where_nothing_fits_the_reason_is_given():
+    s = simulate(architecture="Llama-3-405B", gpu="T4 · 16 GB", seq_length=128, micro_batch=1)
+    assert (s.min_gpus_to_fit, s.longest_sequence, s.largest_micro_batch) == (None, None, None)
+    assert s.min_gpus_reason.startswith("what the GPUs don't share takes at least ")
+    assert s.longest_sequence_reason == f"even one token needs {s.at(seq_length=1):.1f} GB"
+    assert s.largest_micro_batch_reason.startswith("even one sequence needs ")
+    assert llama(zero_stage=0).min_gpus_reason == "stage 0 shards nothing"
+
+
+def test_lengths_end_where_the_positions_do_and_rotary_ones_do_not():
+    gpt2 = simulate(architecture="GPT-2", gpu=H100)
+    assert gpt2.longest_sequence == 1024
+    assert gpt2.longest_sequence_reason == "GPT-2 takes at most 1024 positions"
+    assert llama().longest_sequence > ARCHITECTURES["Llama-3-8B"].max_positions
+    assert llama().longest_sequence_reason is None
+
+
+@pytest.mark.parametrize("given", OFFERED)
+def test_a_limit_says_how_sure_it_is_and_what_fits(given):
+    s = llama(**given)
+    for field in ("num_gpus", "seq_length", "micro_batch"):
+        limit = s.limit(field)
+        if limit.value is None:
+            assert limit == Limit(None, "does not fit", None)
+            continue
+        at = s.after(Fix(field, limit.value, "", 0.0))
+        assert (at.fits, at.grade) == (True, limit.grade)
+        if limit.surely is None:
+            continue
+        assert s.after(Fix(field, limit.surely, "", 0.0)).grade == "fits"
+        beyond = limit.surely + (-s.model.gpu_multiple if field == "num_gpus" else 1)
+        if limit.surely != limit.value and beyond:
+            assert s.after(Fix(field, beyond, "", 0.0)).grade != "fits"

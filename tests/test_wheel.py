@@ -198,7 +198,7 @@ def test_it_works_alone(python, root, tmp_path):
     assert str(root) not in found["file"]
     assert found["before"] == []
     assert found["extras"] == []
-    # What the checkout's own widget sends (`tests/test_widget.py` compares that with the files).
+    # What the checkout's own widget sends; `tests/widget/test_front_end.py` compares it with js/.
     assert found["esm"] == trainmem.TrainingMemoryWidget._esm
     assert found["css"] == trainmem.TrainingMemoryWidget._css
     assert len((found["esm"] + found["css"]).encode()) < 40_000

@@ -19,6 +19,7 @@ import browsers
 from cells import notebook_of
 
 TOKEN = "only-on-loopback"
+WIDGET = "import trainmem\nw = trainmem.TrainingMemoryWidget()\nw"
 
 
 @pytest.fixture(scope="session")
@@ -253,6 +254,9 @@ class Notebook:
             code,
         )
         return str(self.page.evaluate("() => window.printed")).strip()
+
+
+Open = Callable[..., Notebook]
 
 
 class Pages:

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from trainmem import TrainingMemoryWidget
-from trainmem.config import FIELDS
-
-from .conftest import Lab, Notebook, Pages
+from .conftest import WIDGET, Open, Pages
 
 pytestmark = pytest.mark.lab
-Open = Callable[..., Notebook]
 
-WIDGET = "import trainmem\nw = trainmem.TrainingMemoryWidget()\nw"
 PUBLISHED = Path(__file__).parents[1] / "data" / "curl.txt"
 
 
@@ -232,191 +218,6 @@ def test_copies_the_published_request(open_notebook: Open, pages: Pages) -> None
     assert answer["outputs"]["per_gpu_total_gb"] == 24.858
 
 
-def test_a_busy_kernel_shows_waiting_and_loses_nothing(open_notebook: Open) -> None:
-    notebook = open_notebook(WIDGET)
-    notebook.run()
-    notebook.page.evaluate(
-        """() => { window.jupyterapp.shell.currentWidget.sessionContext.session.kernel
-             .requestExecute({ code: "import time\\nfor _ in range(50): time.sleep(0.1)" }); }"""
-    )
-    notebook.page.wait_for_timeout(300)
-    notebook.box("GPUs").fill("32")
-    notebook.box("GPUs").press("Enter")
-    # JupyterLab with subshells answers at once; without, the widget waits and says so.
-    notebook.until(
-        "() => document.querySelector('.trainmem').dataset.status === 'waiting' ||"
-        " [...document.querySelectorAll('.tm-cards b')][0].textContent === '12.9'",
-        timeout=8000,
-    )
-    notebook.wait_card("Per GPU", "12.9")
-    notebook.until("() => document.querySelector('.trainmem').dataset.status === 'live'")
-    assert notebook.evaluate("print(w.num_gpus)") == "32"
-
-
-def test_busy_before_its_first_picture_it_says_so(open_notebook: Open) -> None:
-    busy = "import time\ntime.sleep(6)"
-    show = "import ipywidgets\nfrom IPython.display import display\ndisplay(ipywidgets.HBox([w]))"
-    notebook = open_notebook(f"{WIDGET[:-2]}\n{show}\n{busy}")
-    notebook.until(
-        "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
-        " === 'idle'"
-    )
-    notebook.command("notebook:run-all-cells")
-    figure = notebook.widget.locator(".tm-figure")
-    figure.get_by_text("once the kernel is free").wait_for(timeout=30_000)
-    assert not figure.locator("img").is_visible()
-    notebook.alive()
-    assert figure.locator("img").is_visible()
-    assert figure.inner_text() == ""
-
-
-@pytest.mark.parametrize("how", ["restart", "kill", "shut down"])
-def test_a_lost_kernel_disables_the_controls(open_notebook: Open, lab: Lab, how: str) -> None:
-    notebook = open_notebook(WIDGET)
-    notebook.run()
-    if how == "restart":
-        notebook.page.evaluate(
-            "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-        )
-    elif how == "kill":
-        os.kill(int(notebook.evaluate("import os; print(os.getpid())")), signal.SIGKILL)
-    else:
-        lab.shut_down_kernels()
-    notebook.until(
-        "() => document.querySelector('.trainmem').dataset.status === 'disconnected'",
-        timeout=30_000,
-    )
-    assert notebook.slider("GPUs").is_disabled()
-    assert notebook.box("GPUs").is_disabled()
-    assert "Disconnected" in notebook.widget.inner_text()
-    if how == "restart":  # and running the cell again brings a live one
-        notebook.page.wait_for_timeout(2000)
-        notebook.run()
-        assert notebook.slider("GPUs").is_enabled()
-
-
-def test_reopened_without_a_kernel(open_notebook: Open, lab: Lab, artifacts: Path) -> None:
-    name = lab.notebook("saved.ipynb", WIDGET)
-    notebook = open_notebook(name=name)
-    notebook.run()
-    notebook.page.wait_for_timeout(1000)
-    save_state = "@jupyter-widgets/jupyterlab-manager:saveWidgetState"
-    notebook.page.evaluate("(c) => window.jupyterapp.commands.execute(c).then(() => 1)", save_state)
-    notebook.page.wait_for_timeout(500)
-    notebook.page.evaluate(
-        "() => window.jupyterapp.shell.currentWidget.context.save().then(() => 1)"
-    )
-    state = json.loads((lab.folder / name).read_text())["metadata"]["widgets"]
-    assert len(json.dumps(state)) < 150_000
-    notebook.page.close()
-    lab.shut_down_kernels()
-    again = open_notebook(name=name)
-    again.until(
-        "() => document.querySelector('.trainmem')?.dataset.status === 'disconnected'",
-        timeout=60_000,
-    )
-    assert again.slider("GPUs").is_disabled()
-    assert again.card("Per GPU") == "24.9"
-    again.until("() => document.querySelector('.trainmem img').naturalWidth > 0")
-    assert "Static copy" in again.widget.inner_text()
-    assert "run the cell" not in again.widget.inner_text()
-    again.widget.screenshot(path=artifacts / "reopened.png")
-
-
-def test_closing_leaves_nothing_behind(open_notebook: Open) -> None:
-    notebook = open_notebook(WIDGET, "w")
-    notebook.run()
-    for gpus in (16, 32, 64):
-        notebook.box("GPUs").fill(str(gpus))
-        notebook.box("GPUs").press("Enter")
-        notebook.page.wait_for_timeout(150)
-    notebook.evaluate("w.close()")
-    notebook.until("() => document.querySelectorAll('.trainmem').length === 0")
-    assert notebook.errors == []
-
-
-LLAMA_405B = {
-    "model_params_b": 405, "micro_batch": 1, "seq_length": 8192, "num_layers": 126,
-    "hidden_dim": 16384,
-}  # fmt: skip
-SCENES = {
-    "llama-8b": {},
-    "llama-70b": {
-        "model_params_b": 70, "num_gpus": 64, "micro_batch": 1, "seq_length": 8192,
-        "num_layers": 80, "hidden_dim": 8192,
-    },
-    "llama-405b": {**LLAMA_405B, "num_gpus": 512},
-    "405b-on-1-gpu": {**LLAMA_405B, "num_gpus": 1},
-    "nothing-fits": {"seq_length": 2**24, "micro_batch": 64, "zero_stage": 0, "grad_ckpt": 0},
-}  # fmt: skip
-
-CUT_OR_OVERLAPPING = """() => {
-  const root = document.querySelector('.trainmem'), box = root.getBoundingClientRect();
-  const seen = [...root.querySelectorAll('*')].filter((node) => node.offsetParent !== null
-    && !node.closest('.tm-hidden') && !node.matches('option'));
-  const name = (node) => node.tagName + ':' + node.textContent.slice(0, 40);
-  const cut = seen.filter((node) => {
-    const r = node.getBoundingClientRect();
-    return r.left < box.left - 1 || r.right > box.right + 1
-      || (node.matches('button, label, small, b, span, strong, p') && node.clientWidth > 0
-        && node.scrollWidth > node.clientWidth + 1);
-  });
-  const leaves = seen.filter((node) => node.children.length === 0 && node.textContent.trim());
-  const over = leaves.filter((a, i) => leaves.slice(i + 1).some((b) => {
-    const p = a.getBoundingClientRect(), q = b.getBoundingClientRect();
-    return Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1
-      && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 1;
-  }));
-  return [...cut, ...over].map(name);
-}"""
-
-
-@pytest.mark.parametrize(("width", "theme"), [(1000, "Light"), (480, "Dark")])
-def test_scenes_are_neither_clipped_nor_overlapping(
-    open_notebook: Open, artifacts: Path, width: int, theme: str
-) -> None:
-    notebook = open_notebook(WIDGET, viewport=(1700, 1500))
-    notebook.command("apputils:change-theme", {"theme": f"JupyterLab {theme}"})
-    notebook.run()
-    notebook.page.evaluate(
-        "(width) => { document.querySelector('.trainmem').parentElement.style.width = width; }",
-        f"{width}px",
-    )
-    notebook.page.wait_for_timeout(800)
-    for scene, values in SCENES.items():
-        start = {**notebook_defaults(), **values}
-        notebook.evaluate(f"w.update(**{start!r})")
-        frame = notebook.evaluate("print(w._frame_id)")
-        notebook.until(
-            "(frame) => document.querySelector('.trainmem img').dataset.frame === frame", frame
-        )
-        notebook.page.wait_for_timeout(200)
-        notebook.widget.screenshot(path=artifacts / f"{scene}-{width}.png")
-        assert notebook.page.evaluate(CUT_OR_OVERLAPPING) == [], scene
-        assert notebook.widget.bounding_box()["width"] == pytest.approx(width, abs=2)
-        for title in ("Per GPU", "Minimum GPUs", "Model states", "Activations"):
-            assert notebook.card(title)
-
-
-def notebook_defaults() -> dict[str, float]:
-    return {name: field.default for name, field in FIELDS.items()}
-
-
-def test_the_rules_that_are_sent_are_those_that_are_written(browser: Any) -> None:
-    page = browser.new_page()
-    css = Path(__file__).parents[2] / "js" / "widget.css"
-    read = """(css) => {
-      const sheet = new CSSStyleSheet();
-      sheet.replaceSync(css);
-      return [...sheet.cssRules].map((rule) => rule.cssText.replaceAll(", ", ","));
-    }"""
-    sent = page.evaluate(read, TrainingMemoryWidget._css)
-    written = page.evaluate(read, css.read_text(encoding="utf-8"))
-    page.close()
-    assert len(sent) > 40
-    assert sent == written
-
-
 def test_keyboard_alone_is_enough(open_notebook: Open) -> None:
     notebook = open_notebook(WIDGET)
     notebook.run()
@@ -432,23 +233,6 @@ def test_keyboard_alone_is_enough(open_notebook: Open) -> None:
     notebook.wait_python("w.zero_stage", "2")
     # The notebook's own keys did nothing meanwhile: no cell was added or removed.
     assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 1
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_forced_colours_leave_the_sliders_and_the_choice(
-    open_notebook: Open, artifacts: Path, scheme: str
-) -> None:
-    notebook = open_notebook(WIDGET, forced_colors="active", color_scheme=scheme)
-    notebook.run()
-    notebook.widget.screenshot(path=artifacts / f"forced-{scheme}.png")
-    colour = "(node) => getComputedStyle(node).backgroundColor"
-    chosen = notebook.widget.locator(".tm-choice input:checked + span").first.evaluate(colour)
-    other = notebook.widget.locator(".tm-choice input:not(:checked) + span").first.evaluate(colour)
-    assert chosen != other
-    assert notebook.widget.get_attribute("data-theme") == scheme
-    png = notebook.slider("GPUs").screenshot()
-    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=int)
-    assert np.ptp(pixels) > 60, "the slider is of one colour with the page"
 
 
 def test_two_hundred_events_then_silence(open_notebook: Open) -> None:
@@ -521,41 +305,3 @@ def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> N
     notebook.wait_card("Per GPU", "32.2")  # the shared inputs stay: 7500 tokens
     assert notebook.slider("Layers").is_enabled()
     assert notebook.errors == []
-
-
-def test_the_readmes_first_line_prints_the_address_of_its_notebook(
-    root: Path, tmp_path: Path, browser: Any
-) -> None:
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    first = readme.split("```sh\n")[1].split("```")[0]
-    assert "pip install -q" not in first  # minutes in silence
-    _, _, options = first.strip().partition(".venv/bin/jupyter lab ")
-    (tmp_path / "notebooks").mkdir()
-    shutil.copy(root / "notebooks" / "quickstart.ipynb", tmp_path / "notebooks")
-    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    folders += ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", *options.split(), "--no-browser", "--port=0"],
-        cwd=tmp_path,
-        env=os.environ | {name: str(tmp_path / name.lower()) for name in folders},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stderr is not None
-        printed = (re.search(r"http://127\S+token=\S+", line) for line in server.stderr)
-        address = next(match[0] for match in printed if match)
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(address)
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        assert "quickstart" in page.title()
-        context.close()
-    finally:
-        server.terminate()
-        try:
-            server.communicate(timeout=15)
-        except subprocess.TimeoutExpired:  # it waits for the kernel, which may be starting still
-            server.kill()
-            server.communicate()

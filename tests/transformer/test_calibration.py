@@ -1,9 +1,12 @@
 """Predicted against measured, and the factor that sweeps carry."""
 
+from __future__ import annotations
+
 import json
 
 import pytest
 
+from steps import planned
 from trainmem import TrainingConfig, simulate
 from trainmem.transformer import (
     Plan,
@@ -94,3 +97,47 @@ def test_sweeps_and_the_fewest_gpus_carry_the_factor():
     detail = json.loads(json.dumps(model.detail(config)))
     assert detail["detail"]["calibration"]["factor"] == pytest.approx(1.2)
     assert "calibration" not in plain.detail(config)["detail"]
+
+
+def test_calibrate_compares_by_level_and_carries_the_factor():
+    simulation = planned()
+    predicted = float(simulation.components.total)
+    found = simulation.calibrate(
+        peak_allocated_gib=1.1 * predicted / GIB, peak_reserved_gib=1.2 * predicted / GIB
+    )
+    assert found.calibration.factor == pytest.approx(1.1)
+    assert [c.level for c in found.calibration.comparisons] == ["allocated", "reserved"]
+    assert "+10.0%" in str(found.calibration)
+    assert found.per_gpu_total_gb == pytest.approx(1.1 * predicted / 1e9, abs=1e-3)
+    assert found.gpu_sweep.total_gb == pytest.approx(1.1 * simulation.gpu_sweep.total_gb)
+    assert found.seq_sweep.total_gb == pytest.approx(1.1 * simulation.seq_sweep.total_gb)
+    assert found.peak_case.levels[0].high_bytes == pytest.approx(
+        1.1 * simulation.peak_case.levels[0].high_bytes
+    )
+    assert "calibrated × 1.100" in found.to_dict()["model"]
+    again = found.calibrate(peak_allocated_gib=predicted / GIB)  # of the model, not of itself
+    assert again.calibration.factor == pytest.approx(1)
+    assert simulation.calibration is None
+
+
+def test_calibrate_reads_memory_stats():
+    simulation = simulate(architecture="Llama-3-8B")
+    total = int(simulation.components.total)
+    stats = {"allocated_bytes.all.peak": 2 * total, "reserved_bytes.all.peak": 3 * total}
+    assert simulation.calibrate(memory_stats=stats).calibration.factor == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "give peak_allocated_gib"),
+        ({"peak_allocated_gib": -1}, "peak_allocated_gib must be a positive number"),
+        ({"peak_allocated_gib": 1e9}, "the same step"),
+        ({"memory_stats": {}}, "memory_stats has no"),
+    ],
+)
+def test_calibrate_refuses_what_is_no_measurement(given, words):
+    with pytest.raises(ValueError, match=words):
+        simulate(architecture="Llama-3-8B").calibrate(**given)
+    with pytest.raises(ValueError, match="needs an architecture"):
+        simulate().calibrate(peak_allocated_gib=10)

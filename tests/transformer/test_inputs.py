@@ -1,5 +1,7 @@
 """The ten inputs mapped to an architecture and a plan, and the model under `simulate`."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 
@@ -197,3 +199,8 @@ def test_keys_and_values_stay_where_another_than_transformers_checkpoints():
     assert answer.grade == "does not fit"
     with pytest.raises(ValueError, match="use_cache is covered with kernels 'transformers'"):
         replace(plan, use_cache=True, kernels="liger")
+
+
+def test_mapping_and_plan_mean_the_same():
+    config = TrainingConfig(zero_stage=1)
+    assert plan_of(config, {"optimizer": "sgd"}) == plan_of(config, Plan(optimizer="sgd"))
