@@ -88,7 +88,7 @@ function connect(model, signal) {
     const now = Date.now();
     flying.set(++number, { since: now, fields: Object.keys(changes) });
     untold ||= !draft;
-    // In close succession TCP would hold small answers back; see `PADDING` in widget.py.
+    // In close succession TCP would hold small answers back; see `PADDING` in widget/shell.py.
     const pad = now - heard < CLOSE_MS && LOOPBACK.test(globalThis.location?.hostname ?? "");
     post({ kind: "set", client, id: number, changes, draft, ...(pad && { pad }) });
   }
