@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import browsers
 from cells import notebook_of
 
 TOKEN = "only-on-loopback"
@@ -278,15 +277,7 @@ class Pages:
             notebook.page.close()
 
 
-@pytest.fixture(scope="package")
-def browser(chromium: str) -> Iterator[Any]:
-    """A running Chromium for all tests here."""
-    pytest.importorskip("playwright")
-    with browsers.chromium(chromium) as running:
-        yield running
-
-
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def pages(browser: Any) -> Iterator[Pages]:
     pages = Pages(browser)
     yield pages
