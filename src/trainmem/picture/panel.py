@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trainmem.picture.lettering import LINE, Label, font, text_width
 from trainmem.picture.placing import Places, Spot
-from trainmem.picture.style import TEXT, Theme, axis_ticks, write_tick
+from trainmem.picture.style import TEXT, Theme, axis_ticks, plain_axes, write_tick
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["ROW", "Line", "Panel", "move", "reshape"]
@@ -97,16 +97,7 @@ class Panel:
         self.spill = spill
         self.moving: list[Any] = []
         self.transform: Transform = ax.transData  # of the moving artists
-        ax.set_facecolor(theme.background)
-        ax.set_axisbelow(True)
-        ax.set_autoscale_on(False)
-        ax.spines[:].set_visible(False)
-        ax.tick_params(
-            axis="both", which="both", length=0, pad=4, labelcolor=theme.muted, labelsize=TEXT,
-            labelrotation=0, bottom=False, top=False, left=False, right=False,
-            labelbottom=True, labeltop=False, labelright=False,
-        )  # fmt: skip
-        ax.grid(False, which="both", axis="both")
+        plain_axes(ax, theme, labelbottom=True)
         ax.set_title(
             self.title, loc="left", y=1.0, pad=8, color=theme.ink, fontproperties=font(11, "bold")
         )

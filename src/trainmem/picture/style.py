@@ -135,6 +135,20 @@ def axis_top(need_gb: float, capacity_gb: float) -> float:
     return power * next(top for top, _ in TOPS if power * top >= least)
 
 
+def plain_axes(ax: Axes, theme: Theme, **labels: bool) -> None:
+    """Give axes the theme's ground and labels, whatever rcParams say: no spines, ticks or grid."""
+    ax.set_facecolor(theme.background)
+    ax.set_axisbelow(True)
+    ax.set_autoscale_on(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(
+        axis="both", which="both", length=0, pad=4, labelcolor=theme.muted, labelsize=TEXT,
+        labelrotation=0, bottom=False, top=False, left=False, right=False,
+        labeltop=False, labelright=False, **labels,
+    )  # fmt: skip
+    ax.grid(False, which="both", axis="both")
+
+
 def axis_ticks(top: float) -> list[float]:
     """Return ticks from 0 to `top`, both included, 4 to 9 round steps apart."""
     power = 10.0 ** math.floor(math.log10(top * (1 + 1e-9)))

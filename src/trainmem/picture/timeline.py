@@ -27,6 +27,7 @@ from trainmem.picture.style import (
     TRANSIENT,
     Theme,
     axis_ticks,
+    plain_axes,
     theme_on,
     write_tick,
 )
@@ -256,16 +257,7 @@ def _top(peak: float, capacity: float) -> float:
 
 
 def _style(ax: Axes, theme: Theme, right: float, top: float) -> None:
-    ax.set_facecolor(theme.background)
-    ax.set_axisbelow(True)
-    ax.set_autoscale_on(False)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(
-        axis="both", which="both", length=0, pad=4, labelcolor=theme.muted, labelsize=TEXT,
-        labelrotation=0, bottom=False, top=False, left=False, right=False,
-        labelbottom=False, labeltop=False, labelleft=True, labelright=False,
-    )  # fmt: skip
-    ax.grid(False, which="both", axis="both")
+    plain_axes(ax, theme, labelbottom=False, labelleft=True)
     ax.grid(
         True, which="major", axis="y", color=theme.grid, linewidth=1, linestyle="-", alpha=1,
         antialiased=True,

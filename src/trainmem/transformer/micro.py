@@ -51,12 +51,8 @@ class Micro:
         head: bool | None = None,
     ) -> None:
         self.has_head = writer.s.last if head is None else head
-        self.writer, self.collectives, self.progress, self.adds = (
-            writer,
-            collectives,
-            progress,
-            adds,
-        )
+        self.writer, self.collectives = writer, collectives
+        self.progress, self.adds = progress, adds
         self.pending: dict[str, Storage] = {}  # gradients of the head, being summed
         self.arrived: Counter[str] = Counter()
         self.leaf: Value | None = None  # looked-up tokens that want a gradient

@@ -170,11 +170,8 @@ def structure_of(
     """
     a = architecture
     check_model(a, plan)
-    family, framework, kernels = (
-        FAMILIES[a.family],
-        FRAMEWORKS[plan.framework],
-        KERNELS[plan.kernels],
-    )
+    family = FAMILIES[a.family]
+    framework, kernels = FRAMEWORKS[plan.framework], KERNELS[plan.kernels]
     if not kernels.ties or plan.pp > 1:  # which cannot tie
         a = replace(a, tie_embeddings=False)
     stage = stage or stages(a, plan)[0]

@@ -79,6 +79,19 @@ def _without_adapters(p: Plan) -> bool:
     return bool(p.lora_rank) and (master or not framework.adapters or p.tp * p.pp > 1)
 
 
+def _parallel(axis: str, words: str) -> Rule:
+    return Rule(
+        name=f"kernels with {words} parallelism",
+        fields=(axis, "kernels"),
+        broken=lambda p: getattr(p, axis) > 1 and not _kernels(p).parallel,
+        message=lambda p: (
+            f"{axis} {getattr(p, axis)} needs kernels {_those(lambda k: k.parallel)}, "
+            f"got {p.kernels!r}"
+        ),
+        grants={"kernels": _names(lambda k: k.parallel)},
+    )
+
+
 LAYOUT = (
     Rule(
         name="GPUs are a multiple of the axes",
@@ -210,24 +223,8 @@ STACK = (
         ),
         grants={"kernels": _names(lambda k: k.caches)},
     ),
-    Rule(
-        name="kernels with tensor parallelism",
-        fields=("tp", "kernels"),
-        broken=lambda p: p.tp > 1 and not _kernels(p).parallel,
-        message=lambda p: (
-            f"tp {p.tp} needs kernels {_those(lambda k: k.parallel)}, got {p.kernels!r}"
-        ),
-        grants={"kernels": _names(lambda k: k.parallel)},
-    ),
-    Rule(
-        name="kernels with pipeline parallelism",
-        fields=("pp", "kernels"),
-        broken=lambda p: p.pp > 1 and not _kernels(p).parallel,
-        message=lambda p: (
-            f"pp {p.pp} needs kernels {_those(lambda k: k.parallel)}, got {p.kernels!r}"
-        ),
-        grants={"kernels": _names(lambda k: k.parallel)},
-    ),
+    _parallel("tp", "tensor"),
+    _parallel("pp", "pipeline"),
     Rule(
         name="the kernels' attention",
         fields=("kernels", "attention"),

@@ -6,7 +6,7 @@ keeps and shards the states is asked of the structure's `framework`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainmem.transformer.engine.dims import BS, SCALAR, D, Shape
@@ -19,7 +19,6 @@ from trainmem.transformer.engine.tape import (
     WEIGHTS,
     Event,
     Form,
-    Kind,
     Parameter,
     Parameters,
     Role,
@@ -28,7 +27,7 @@ from trainmem.transformer.engine.tape import (
     Tape,
     whole,
 )
-from trainmem.transformer.optimizers import State, Updated
+from trainmem.transformer.optimizers import Optimizer, State, Updated
 from trainmem.transformer.structure import UNITS, Structure
 
 #: Bytes per element of a quantised weight, its scales included: 4 bits and an fp32 scale per block
@@ -53,6 +52,7 @@ class StepWriter:
     def __init__(self, structure: Structure) -> None:
         self.s = s = structure
         self.tape = Tape()
+        self.emit = self.tape.emit
         self.segments: list[Segment] = []
         self.rest_unit, self.weight_unit, gradient = UNITS[s.precision]
         self.grad_unit = s.framework.grad_unit or gradient
@@ -68,9 +68,11 @@ class StepWriter:
         #: The root's parameters by the names its tables use: a tied head is the embedding.
         self.named = {"head.weight": self.root["embed"], **self.root} if s.tied else self.root
 
-    def emit(self, size: Size, count: int, kind: Kind, stream: Stream = Stream.COMPUTE) -> None:
-        """Allocate (count > 0) or free (count < 0) `count` blocks of a size."""
-        self.tape.emit(size, count, kind, stream)
+    def parameters(self) -> Iterator[tuple[str, Parameter, int]]:
+        """Yield every parameter with its name, and how often it is here."""
+        for parameters, count in ((self.layer, self.s.held_layers), (self.root, 1)):
+            for name, p in parameters.items():
+                yield name, p, count
 
     def close(
         self, phase: str, label: str, times: int = 1, layers: tuple[int, int] = (0, 0)
@@ -83,17 +85,16 @@ class StepWriter:
     def at_rest(self) -> None:
         """Allocate what is there before the step: weights, optimizer, kept gradients, tokens."""
         s = self.s
-        for parameters, count in ((self.layer, s.held_layers), (self.root, 1)):
-            for name, p in parameters.items():
-                if s.offload != "all":
-                    self.emit(s.framework.weight_size(s, p, self.unit_at_rest(p)), count, WEIGHTS)
-                for size in self.state_sizes(name, p) if s.offload == "none" else ():
-                    self.emit(size, count, OPTIMIZER)
-                if s.sharding == "zero1" and s.gathers:
-                    gathered = Size(Form.GATHERED, (p.shape,), self.gathered_unit(p))
-                    self.emit(gathered, count, GATHERED)
-                if s.sharding == "ddp" and s.framework.ddp_buckets and s.trains(p):
-                    self.emit(whole(p.shape, self.grad_unit), count, GRADIENTS)
+        for name, p, count in self.parameters():
+            if s.offload != "all":
+                self.emit(s.framework.weight_size(s, p, self.unit_at_rest(p)), count, WEIGHTS)
+            for size in self.state_sizes(name, p) if s.offload == "none" else ():
+                self.emit(size, count, OPTIMIZER)
+            if s.sharding == "zero1" and s.gathers:
+                gathered = Size(Form.GATHERED, (p.shape,), self.gathered_unit(p))
+                self.emit(gathered, count, GATHERED)
+            if s.sharding == "ddp" and s.framework.ddp_buckets and s.trains(p):
+                self.emit(whole(p.shape, self.grad_unit), count, GRADIENTS)
         if s.keep and s.offload == "none":  # offloaded, DeepSpeed keeps gradients on the CPU too
             self.gradients_at_rest(1)
         s.framework.buffers(self)
@@ -147,15 +148,12 @@ class StepWriter:
     def whole_bytes(self, elements: Callable[[Shape], int]) -> float:
         """Weights, gradients and optimizer states of the whole model, each once, in bytes."""
         total = 0.0
-        for parameters, count in ((self.layer, self.s.held_layers), (self.root, 1)):
-            for name, p in parameters.items():
-                each = self.unit_at_rest(p) + (self.grad_unit if self.s.trains(p) else 0)
-                each += sum(
-                    self.state_unit(p, state)
-                    for state in self.states_of(name, p)
-                    if not state.scalar
-                )
-                total += count * elements(p.shape) * each
+        for name, p, count in self.parameters():
+            each = self.unit_at_rest(p) + (self.grad_unit if self.s.trains(p) else 0)
+            each += sum(
+                self.state_unit(p, state) for state in self.states_of(name, p) if not state.scalar
+            )
+            total += count * elements(p.shape) * each
         return total
 
     # ---- after the passes ----
@@ -169,11 +167,10 @@ class StepWriter:
                     size = Size(Form.SHARD, trained, self.grad_unit)
                     self.emit(size, sign * count, GRADIENTS, Stream.REDUCE)
             return
-        for parameters, count in ((self.layer, s.held_layers), (self.root, 1)):
-            for p in parameters.values():
-                if s.trains(p):
-                    size = s.framework.gradient_size(s, p, self.grad_unit)
-                    self.emit(size, sign * count, GRADIENTS)
+        for _, p, count in self.parameters():
+            if s.trains(p):
+                size = s.framework.gradient_size(s, p, self.grad_unit)
+                self.emit(size, sign * count, GRADIENTS)
 
     def groups(self) -> list[tuple[Parameters, int]]:
         """Return groups of parameters that are gathered together, and how many of each."""
@@ -196,25 +193,17 @@ class StepWriter:
             for _, p in self._in_order():
                 self.emit(self.shared(p.shape, 4), 1, TEMPORARY)
                 self.emit(self.shared(p.shape, 4), -1, TEMPORARY)
-        counted = [(name, p, s.held_layers) for name, p in self.layer.items()]
-        counted += [(name, p, 1) for name, p in self.root.items()]
-        trained = [(name, p, count) for name, p, count in counted if s.trains(p)]
-        for optimizer in dict.fromkeys(s.optimizer.of(name, p) for name, p, _ in trained):
-            optimizer.step(
-                self,
-                Updated(
-                    [
-                        self.shared(p.shape, self.trained_unit)
-                        for name, p in self._in_order()
-                        if s.optimizer.of(name, p) is optimizer
-                    ],
-                    [
-                        (self.shared(p.shape, self.trained_unit), count)
-                        for name, p, count in trained
-                        if s.optimizer.of(name, p) is optimizer
-                    ],
-                ),
-            )
+        each: dict[Optimizer, list[tuple[Size, int]]] = {}
+        in_turn: dict[Optimizer, list[Size]] = {}
+        for name, p, count in self.parameters():
+            if s.trains(p):
+                size = self.shared(p.shape, self.trained_unit)
+                each.setdefault(s.optimizer.of(name, p), []).append((size, count))
+        for name, p in self._in_order():
+            size = self.shared(p.shape, self.trained_unit)
+            in_turn.setdefault(s.optimizer.of(name, p), []).append(size)
+        for optimizer, sizes in each.items():
+            optimizer.step(self, Updated(in_turn[optimizer], sizes))
 
     def _in_order(self) -> list[tuple[str, Parameter]]:
         """Return the trained parameters as the optimizer meets them, of the layers two."""

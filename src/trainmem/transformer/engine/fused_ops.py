@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from trainmem.transformer.engine.dims import BS, PER_HEAD, SCALAR, SCORES, R, S, Shape
 from trainmem.transformer.engine.graph import Grads, Graph, Operation, Row, Value
+from trainmem.transformer.engine.ops import one_kernel
 from trainmem.transformer.engine.tape import Storage
 
 
@@ -19,18 +20,10 @@ def rms_norm(graph: Graph, row: Row) -> None:
     stat = graph.new(row.shape, 4)
 
     def backward(g: Storage) -> Grads:
-        return [(v, graph.new(v.shape, v.unit), v.shape, v.unit) for v in (x, w) if v.needs]
+        return graph.gradients(*(v for v in (x, w) if v.needs))
 
     graph.node((out,), backward, x.storage, stat)
     graph.tape.drop(stat)
-    graph.bind(row.out, out)
-
-
-def like_input(graph: Graph, row: Row) -> None:
-    """One kernel, nothing saved: fused rotary embedding, a sum that keeps its shape."""
-    x = graph.env[row.ins]
-    out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
     graph.bind(row.out, out)
 
 
@@ -44,10 +37,10 @@ def complex_rotary(graph: Graph, row: Row) -> None:
 
     def backward(g: Storage) -> Grads:
         wide, turned = graph.new(x.shape, 4), graph.new(x.shape, 4)
-        dx = graph.new(x.shape, x.unit)
+        grads = graph.gradients(x)
         graph.tape.drop(wide)
         graph.tape.drop(turned)
-        return [(x, dx, x.shape, x.unit)]
+        return grads
 
     graph.node((out,), backward)
     graph.bind(row.out, out)
@@ -59,7 +52,7 @@ def gated(graph: Graph, row: Row) -> None:
     out = graph.make(up.shape, up.unit)
 
     def backward(g: Storage) -> Grads:
-        return [(v, graph.new(v.shape, v.unit), v.shape, v.unit) for v in (gate, up)]
+        return graph.gradients(gate, up)
 
     graph.node((out,), backward, gate.storage, up.storage)
     graph.bind(row.out, out)
@@ -69,8 +62,7 @@ def gather(graph: Graph, row: Row) -> None:
     """Gather the sequence from the tensor-parallel ranks; its gradient is reduced and scattered."""
     x = graph.env[row.ins]
     out = graph.make(row.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out)
 
 
 def parallel_product(graph: Graph, row: Row) -> None:
@@ -116,7 +108,7 @@ def flash_recomputed(graph: Graph, row: Row) -> None:
 
     def backward(g: Storage) -> Grads:
         again, stat = graph.new(q.shape, q.unit), graph.new(PER_HEAD, 4)
-        grads = [(t, graph.new(t.shape, t.unit), t.shape, t.unit) for t in (q, k, v)]
+        grads = graph.gradients(q, k, v)
         graph.tape.drop(again)
         graph.tape.drop(stat)
         return grads
@@ -148,7 +140,7 @@ def _scores_recomputed(dropped: bool) -> Operation:
         def backward(g: Storage) -> Grads:
             again = scores(graph, q.unit)
             of_scores = [graph.new(SCORES, q.unit) for _ in range(2)]  # of softmax, of its input
-            grads = [(t, graph.new(t.shape, t.unit), t.shape, t.unit) for t in (q, k, v)]
+            grads = graph.gradients(q, k, v)
             for storage in (*again, *of_scores):
                 graph.tape.drop(storage)
             return grads
@@ -179,9 +171,8 @@ def masked(graph: Graph, row: Row) -> None:
     x = graph.env[row.ins]
     mask = graph.new(x.shape, 1)
     out = Value(graph.tape.hold(x.storage), x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)], mask)
+    one_kernel(graph, row, x, out, mask)
     graph.tape.drop(mask)
-    graph.bind(row.out, out)
 
 
 def receive(graph: Graph, row: Row) -> None:
@@ -193,8 +184,7 @@ def routed(graph: Graph, row: Row) -> None:
     """Copy tokens to (or from) the order of their experts, changing how many there are."""
     x = graph.env[row.ins]
     out = graph.make(row.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out)
 
 
 def weighted(graph: Graph, row: Row) -> None:
@@ -203,7 +193,7 @@ def weighted(graph: Graph, row: Row) -> None:
     out = graph.make(x.shape, x.unit)
 
     def backward(g: Storage) -> Grads:
-        return [(v, graph.new(v.shape, v.unit), v.shape, v.unit) for v in (x, p)]
+        return graph.gradients(x, p)
 
     graph.node((out,), backward, x.storage, p.storage)
     graph.bind(row.out, out)
@@ -213,8 +203,7 @@ def chosen(graph: Graph, row: Row) -> None:
     """Top experts' probabilities out of all: the gradient is as wide as all."""
     x = graph.env[row.ins]
     out = graph.make(row.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out)
 
 
 def widen(graph: Graph, row: Row) -> None:

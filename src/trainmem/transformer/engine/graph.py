@@ -376,6 +376,10 @@ class Graph:
             self.tape.drop(g)
             value.grad = total
 
+    def gradients(self, *values: Value) -> Grads:
+        """Allocate a gradient for each tensor, like it."""
+        return [(v, self.new(v.shape, v.unit), v.shape, v.unit) for v in values]
+
     def share(self, g: Storage) -> Storage:
         """Pass a gradient on as it is."""
         return self.tape.hold(g)

@@ -12,35 +12,46 @@ from trainmem.transformer.engine.graph import Grads, Graph, Row, Value
 from trainmem.transformer.engine.tape import SAVED, TEMPORARY, Role, Storage
 
 
+def one_kernel(graph: Graph, row: Row, x: Value, out: Value, *saved: Storage) -> None:
+    """Record an operation of one kernel each way: its gradient is a new tensor like its input."""
+    graph.node((out,), lambda g: graph.gradients(x), *saved)
+    graph.bind(row.out, out)
+
+
+def passes(graph: Graph, row: Row, x: Value, out: Value) -> None:
+    """Record an operation whose gradient passes as it is."""
+    graph.node((out,), lambda g: [(x, graph.share(g), out.shape, out.unit)])
+    graph.bind(row.out, out)
+
+
+def after_two_temporaries(graph: Graph, x: Value) -> Grads:
+    """Allocate a gradient like the input, made from two products that go then."""
+    a, b = graph.new(x.shape, x.unit), graph.new(x.shape, x.unit)
+    grads = graph.gradients(x)
+    graph.tape.drop(b)
+    graph.tape.drop(a)
+    return grads
+
+
 def passing(graph: Graph, row: Row) -> None:
     """`x + constant`: the gradient passes through."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.share(g), out.shape, out.unit)])
-    graph.bind(row.out, out)
+    passes(graph, row, x, out)
 
 
 def scale(graph: Graph, row: Row) -> None:
     """`x * constant`."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out)
 
 
 def power(graph: Graph, row: Row) -> None:
     """`x ** n`: autocast raises it to fp32; backward `g * (n * x ** (n - 1))`."""
     x = graph.cast(graph.env[row.ins], 4 if graph.precision.autocast else graph.env[row.ins].unit)
     out = graph.make(x.shape, x.unit)
-
-    def backward(g: Storage) -> Grads:
-        a, b = graph.new(x.shape, x.unit), graph.new(x.shape, x.unit)
-        dx = graph.new(x.shape, x.unit)
-        graph.tape.drop(b)
-        graph.tape.drop(a)
-        return [(x, dx, x.shape, x.unit)]
-
-    graph.node((out,), backward, x.storage)
+    graph.node((out,), lambda g: after_two_temporaries(graph, x), x.storage)
     graph.bind(row.out, out)
     graph.release(x)
 
@@ -49,23 +60,14 @@ def mean(graph: Graph, row: Row) -> None:
     """Mean over the last dimension."""
     x = graph.env[row.ins]
     out = graph.make(row.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out)
 
 
 def rsqrt(graph: Graph, row: Row) -> None:
     """`1 / sqrt(x)`, saved; backward `-0.5 * g * out ** 3`."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-
-    def backward(g: Storage) -> Grads:
-        a, b = graph.new(x.shape, x.unit), graph.new(x.shape, x.unit)
-        dx = graph.new(x.shape, x.unit)
-        graph.tape.drop(b)
-        graph.tape.drop(a)
-        return [(x, dx, x.shape, x.unit)]
-
-    graph.node((out,), backward, out.storage)
+    graph.node((out,), lambda g: after_two_temporaries(graph, x), out.storage)
     graph.bind(row.out, out)
 
 
@@ -73,16 +75,14 @@ def activation(graph: Graph, row: Row) -> None:
     """SiLU: one kernel each way, saves its input."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)], x.storage)
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out, x.storage)
 
 
 def tanh(graph: Graph, row: Row) -> None:
     """Tanh: saves its output."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)], out.storage)
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out, out.storage)
 
 
 def like(graph: Graph, row: Row) -> None:
@@ -203,7 +203,7 @@ def layer_norm(graph: Graph, row: Row) -> None:
     mu, rstd = graph.new(BS, 4), graph.new(BS, 4)
 
     def backward(g: Storage) -> Grads:
-        return [(v, graph.new(v.shape, v.unit), v.shape, v.unit) for v in (x, w, b) if v.needs]
+        return graph.gradients(*(v for v in (x, w, b) if v.needs))
 
     graph.node((out,), backward, x.storage, mu, rstd)
     graph.tape.drop(mu)
@@ -220,23 +220,21 @@ def split(graph: Graph, row: Row) -> None:
         outs.append(Value(graph.tape.hold(x.storage), row.shape, x.unit))
         graph.bind(name, outs[-1])
 
-    graph.node(tuple(outs), lambda *g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
+    graph.node(tuple(outs), lambda *g: graph.gradients(x))
 
 
 def heads(graph: Graph, row: Row) -> None:
     """View as heads, transposed: the gradient comes back in another order and is copied."""
     x = graph.env[row.ins]
     out = Value(graph.tape.hold(x.storage), x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out)
 
 
 def copy(graph: Graph, row: Row) -> None:
     """`contiguous()` or `reshape()` that copies; the gradient passes."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.share(g), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    passes(graph, row, x, out)
 
 
 def cached(graph: Graph, row: Row) -> None:
@@ -256,8 +254,7 @@ def relayout(graph: Graph, row: Row) -> None:
     """Transpose and make contiguous: copies in both directions."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)])
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out)
 
 
 def operand(graph: Graph, row: Row) -> None:
@@ -269,16 +266,14 @@ def repeat(graph: Graph, row: Row) -> None:
     """Repeat key/value heads to the query heads: a copy; the gradient is summed back."""
     x = graph.env[row.ins]
     out = graph.make(row.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.share(g), out.shape, out.unit)])
-    graph.bind(row.out, out)
+    passes(graph, row, x, out)
 
 
 def expand(graph: Graph, row: Row) -> None:
     """Repeat one head as a view; the gradient is summed back."""
     x = graph.env[row.ins]
     out = Value(graph.tape.hold(x.storage), row.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.share(g), out.shape, out.unit)])
-    graph.bind(row.out, out)
+    passes(graph, row, x, out)
 
 
 def flash(graph: Graph, row: Row, grouped: bool = False) -> None:
@@ -291,7 +286,7 @@ def flash(graph: Graph, row: Row, grouped: bool = False) -> None:
     rest = [graph.new(PER_HEAD, 4), graph.new(SCALAR, 16), graph.new(SCALAR, 8)]
 
     def backward(g: Storage) -> Grads:
-        grads = [(t, graph.new(t.shape, t.unit), t.shape, t.unit) for t in (q, k, v)]
+        grads = graph.gradients(q, k, v)
         of_query: Shape = (B, A, S_128, D_ACC)
         scratch = [
             graph.new(shape, 4) for shape in ((of_query, q.shape) if grouped else (of_query,))
@@ -320,7 +315,7 @@ def efficient(graph: Graph, row: Row) -> None:
     rest = [graph.new((B, A, S_32), 4), graph.new(SCALAR, 8), graph.new(SCALAR, 8)]
 
     def backward(g: Storage) -> Grads:
-        return [(t, graph.new(t.shape, t.unit), t.shape, t.unit) for t in (q, k, v)]
+        return graph.gradients(q, k, v)
 
     graph.node((out,), backward, q.storage, k.storage, v.storage, out.storage, *rest)
     for storage in rest:
@@ -334,7 +329,7 @@ def batched(graph: Graph, row: Row) -> None:
     out = graph.make(row.shape, a.unit)
 
     def backward(g: Storage) -> Grads:
-        grads = [(t, graph.new(t.shape, t.unit), t.shape, t.unit) for t in (b, a) if t.needs]
+        grads = graph.gradients(*(t for t in (b, a) if t.needs))
         return grads[::-1]
 
     graph.node((out,), backward, *(t.storage for t, other in ((a, b), (b, a)) if other.needs))
@@ -348,8 +343,7 @@ def softmax(graph: Graph, row: Row) -> None:
     source = graph.env[row.ins]
     x = graph.cast(source, 4 if graph.precision.autocast else source.unit)
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)], out.storage)
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out, out.storage)
     graph.release(x)
 
 
@@ -358,9 +352,8 @@ def dropout(graph: Graph, row: Row) -> None:
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
     mask = graph.new(x.shape, 1)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)], mask)
+    one_kernel(graph, row, x, out, mask)
     graph.tape.drop(mask)
-    graph.bind(row.out, out)
 
 
 def embedding(graph: Graph, row: Row) -> None:
@@ -397,8 +390,7 @@ def log_softmax(graph: Graph, row: Row) -> None:
     """Log-softmax: saves its output, as wide as the vocabulary."""
     x = graph.env[row.ins]
     out = graph.make(x.shape, x.unit)
-    graph.node((out,), lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)], out.storage)
-    graph.bind(row.out, out)
+    one_kernel(graph, row, x, out, out.storage)
 
 
 def nll_loss(graph: Graph, row: Row) -> None:
@@ -407,7 +399,7 @@ def nll_loss(graph: Graph, row: Row) -> None:
     out, total = graph.make(SCALAR, 4), graph.new(SCALAR, 4)
     graph.node(
         (out,),
-        lambda g: [(x, graph.new(x.shape, x.unit), x.shape, x.unit)],
+        lambda g: graph.gradients(x),
         x.storage,
         labels.storage,
         total,

@@ -129,10 +129,10 @@ class Storage:
     a layer marks the place with an event of count 0.
     """
 
-    __slots__ = ("block", "constant", "count", "refs")
+    __slots__ = ("block", "constant", "refs")
 
-    def __init__(self, block: Block, count: int = 1, refs: int = 1) -> None:
-        self.block, self.count, self.refs, self.constant = block, count, refs, False
+    def __init__(self, block: Block, refs: int = 1) -> None:
+        self.block, self.refs, self.constant = block, refs, False
 
 
 class Tape:
@@ -171,7 +171,7 @@ class Tape:
         """Give one reference back; the last one frees the block."""
         storage.refs -= 1
         if storage.refs == 0:
-            self.events.append(Event(storage.block, -storage.count))
+            self.events.append(Event(storage.block, -1))
         elif storage.refs == 1 and storage.constant:
             self.events.append(Event(storage.block, 0))
         elif storage.refs < 0:
