@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -156,22 +157,30 @@ def test_memory_time_and_money_pull_apart(source: Notebook) -> None:
         assert min(fewer) < min(counts)
 
 
-def llama_gb(
-    kernels: str, gpus: int, stage: int, batch: int, layers: int, loss_head: str = "chunked"
-) -> float:
-    """Return what the replayed step allocates, between its two ways to checkpoint."""
+@cache
+def whole_and_half_gb(
+    kernels: str, gpus: int, stage: int, batch: int, loss_head: str
+) -> list[float]:
+    """Return what the replayed step allocates with every layer checkpointed, and every second."""
     plan = {
         "kernels": kernels,
         "loss_head": loss_head,
         "accumulation": 2,
         "sharding": f"zero{stage}",
     }
-    all_, half = (
+    return [
         trainmem.simulate(
             num_gpus=gpus, micro_batch=batch, plan=plan | {"checkpointing": mode}, **STEP
         ).per_gpu_total_gb
         for mode in ("full", "every_2nd")
-    )
+    ]
+
+
+def llama_gb(
+    kernels: str, gpus: int, stage: int, batch: int, layers: int, loss_head: str = "chunked"
+) -> float:
+    """Return what the replayed step allocates, between its two ways to checkpoint."""
+    all_, half = whole_and_half_gb(kernels, gpus, stage, batch, loss_head)
     return all_ + (half - all_) * (80 - layers) / 40
 
 
