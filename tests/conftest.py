@@ -86,6 +86,20 @@ def browser(chromium: str) -> Iterator[Browser]:
         yield running
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`: a file is one worker's, and all that needs JupyterLab is: it starts once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "lab" if file.startswith("tests/lab/") else file
+
+    config.option.loadscopereorder = False  # JupyterLab has few tests and takes longest: not last
+    return Files(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Fail what would be skipped where everything is required (TRAINMEM_REQUIRE_ALL=1)."""

@@ -124,7 +124,7 @@ BAD = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize("value", BAD, ids=describe)
+@pytest.mark.parametrize("value", BAD, ids=lambda value: describe(value).partition(" at 0x")[0])
 def test_bad_values_name_the_field_the_value_and_what_is_allowed(name, value):
     with pytest.raises(ConfigError) as caught:
         TrainingConfig(**{name: value})
