@@ -17,7 +17,7 @@ from trainmem.transformer.model_rules import MODEL_LAYOUT, check_length, check_m
 from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.plan import Plan
 from trainmem.transformer.program import Program, compile_structure, structure_of
-from trainmem.transformer.sizes import Floats, block_bytes, order_conditions
+from trainmem.transformer.sizes import Floats, order_conditions
 from trainmem.transformer.writer import Segment, StepWriter
 from trainmem.words import describe
 
@@ -90,7 +90,7 @@ def compiled_for(architecture: Architecture, plan: Plan, stage: Stage) -> tuple[
         stage=stage,
     )
     program = compile_structure(structure)
-    return program, block_bytes(program.sizes, architecture, plan, b=b, s=s, n=n)
+    return program, program.bytes_of(*program.table.bytes(architecture, plan, b=b, s=s, n=n))
 
 
 def stages_of(architecture: Architecture, plan: Plan) -> list[Stage]:
@@ -212,6 +212,11 @@ def plan_for(plan: Plan, alone: bool) -> Plan:
     return replace(plan, sharding="ddp", num_gpus=2 * one)
 
 
+def once(values: Floats) -> Floats:
+    """Return an axis that does not vary as one value, which broadcasts."""
+    return values[:1] if (values == values[0]).all() else values
+
+
 def peaks(
     architecture: Architecture,
     plan: Plan,
@@ -276,13 +281,14 @@ def peaks(
             stage=stage,
         )
         program = compile_structure(structure)
-        sizes = block_bytes(program.sizes, architecture, plan, b=b[where], s=s[where], n=n[where])
-        totals = program.alive @ sizes
-        rows = np.argmax(totals, axis=0)
-        higher = totals[rows, np.arange(where.size)] > out[:, where].sum(axis=0)
+        whole, shared = program.table.bytes(
+            architecture, plan, b=once(b[where]), s=once(s[where]), n=once(n[where])
+        )
+        totals = program.totals(whole, shared)
+        rows = np.broadcast_to(np.argmax(totals, axis=0), where.shape)
+        higher = totals.max(axis=0) > out[:, where].sum(axis=0)
         for row in np.unique(rows[higher]):
             here = (rows == row) & higher
-            by_kind = program.composition(int(row)) @ sizes[:, here]
-            out[:3, where[here]] = by_kind[:3]
-            out[3, where[here]] = by_kind[3:].sum(axis=0)
+            by_kind = program.component_bytes(int(row), whole, shared)
+            out[:, where[here]] = np.broadcast_to(by_kind, (len(COMPONENTS), where.size))[:, here]
     return {name: row.reshape(shape) for name, row in zip(COMPONENTS, out, strict=True)}

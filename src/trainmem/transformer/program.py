@@ -7,7 +7,7 @@ each size alive after each event, and bytes of each size (`sizes`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from trainmem.transformer.layout import Stage, stages
 from trainmem.transformer.model_rules import check_model
 from trainmem.transformer.optimizers import OPTIMIZERS
 from trainmem.transformer.plan import Plan
-from trainmem.transformer.sizes import Floats
+from trainmem.transformer.sizes import Floats, SizeTable
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS
 from trainmem.transformer.step import walk
 from trainmem.transformer.structure import Structure
@@ -73,6 +73,27 @@ class Program:
     alive: Floats
     adapted: bool = False
 
+    @cached_property
+    def table(self) -> SizeTable:
+        """The sizes, to be asked for their bytes."""
+        return SizeTable(self.sizes)
+
+    @cached_property
+    def _split(self) -> tuple[Floats, Floats]:
+        """Blocks alive by the sizes that are whole, and by those that the ranks share."""
+        return self.alive[:, self.table.whole], self.alive[:, self.table.shared]
+
+    def totals(self, whole: Floats, shared: Floats) -> Floats:
+        """Bytes alive after `rows`, shape (rows, configurations), of :meth:`SizeTable.bytes`."""
+        by_whole, by_shared = self._split
+        return by_whole @ whole + by_shared @ shared
+
+    def bytes_of(self, whole: Floats, shared: Floats) -> Floats:
+        """Bytes of each size of one configuration, shape (sizes,), of :meth:`SizeTable.bytes`."""
+        out = np.empty(len(self.sizes))
+        out[self.table.whole], out[self.table.shared] = whole[:, 0], shared[:, 0]
+        return out
+
     def highest(self, totals: Floats) -> int:
         """Row of the peak; of equal ones the first in the last micro batch."""
         rows = np.flatnonzero(totals >= totals.max())
@@ -86,6 +107,19 @@ class Program:
         flat = self.kind[:n] * len(self.sizes) + self.size[:n]
         total = np.bincount(flat, self.count[:n], minlength=len(KINDS) * len(self.sizes))
         return total.reshape(len(KINDS), len(self.sizes)).astype(np.float64)
+
+    def component_bytes(self, row: int, whole: Floats, shared: Floats) -> Floats:
+        """Bytes of weights, gradients, optimizer states and the rest after event `rows[row]`."""
+        if row not in self._components:
+            by_kind = self.composition(row)
+            grouped = np.vstack([by_kind[:3], by_kind[3:].sum(axis=0)])
+            self._components[row] = grouped[:, self.table.whole], grouped[:, self.table.shared]
+        by_whole, by_shared = self._components[row]
+        return by_whole @ whole + by_shared @ shared
+
+    @cached_property
+    def _components(self) -> dict[int, tuple[Floats, Floats]]:
+        return {}
 
     def pools(self, sizes: Floats) -> dict[str, int]:
         """Peak within each of the allocator's pools, bytes: one per CUDA stream.

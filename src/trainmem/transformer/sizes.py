@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -75,42 +78,52 @@ def order_conditions(
     return n == 1, b == 1, chunks
 
 
-def dimensions(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dict[Dim, Any]:
-    """Return every dimension of a configuration, `b` sequences of `s` tokens on one GPU.
+@lru_cache(maxsize=256)
+def fixed_dimensions(
+    architecture: Architecture, tp: int, ep: int, lora_rank: int
+) -> Mapping[Dim, int]:
+    """Return the dimensions that do not depend on tokens.
 
-    Heads, FFN and vocabulary are divided by tp (the vocabulary padded), and the residual stream's
-    tokens too with sequence parallelism; experts by ep, with T tokens in all for those on one GPU:
-    each of the b · s tokens goes to its top experts, wherever they are, and as many come from
-    others.
+    Heads, FFN and vocabulary are divided by tp (the vocabulary padded), experts by ep.
     """
-    a, t = architecture, plan.tp
-    chunk = chunk_tokens(a, plan, b * s)
-    count = np.ceil(b * s / chunk)
-    last = b * s - (count - 1) * chunk
-    padded = -(-a.head_dim // 8) * 8
+    own = architecture.dims
+    padded = -(-architecture.head_dim // 8) * 8
     columns = 32 if padded <= 128 else 64
-    own = a.dims
-    heads, kv_heads = own[A] // t, own[G] // t
-    divided = t if plan.sequence_parallel else 1
+    heads, kv_heads = own[A] // tp, own[G] // tp
     return {
         **own,
-        **{dim: own[dim] // t for dim in (Q, K, W, F)},
+        **{dim: own[dim] // tp for dim in (Q, K, W, F)},
         A: heads,
         G: kv_heads,
-        V: -(-own[V] // t),
-        E: own[E] // plan.ep,
-        T: b * s * a.experts_per_token * (plan.expert_load / 100) / divided,
+        V: -(-own[V] // tp),
+        E: own[E] // ep,
+        X: lora_rank,
+        Q_8: heads * padded,
+        K_8: kv_heads * padded,
+        D_ACC: -(-padded // columns) * columns + 1,
+    }
+
+
+def token_dimensions(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dict[Dim, Any]:
+    """Return the dimensions that follow from `b` sequences of `s` tokens on one GPU.
+
+    With sequence parallelism tp divides the residual stream's tokens. T are those for the experts
+    on one GPU: each of the b · s tokens goes to its top experts, wherever they are, and as many
+    come from others.
+    """
+    chunk = chunk_tokens(architecture, plan, b * s)
+    count = np.ceil(b * s / chunk)
+    last = b * s - (count - 1) * chunk
+    divided = plan.tp if plan.sequence_parallel else 1
+    return {
+        T: b * s * architecture.experts_per_token * (plan.expert_load / 100) / divided,
         R: s / divided,
-        X: plan.lora_rank,
         B: b,
         S: s,
         S_PLUS_1: s + 1,
         S_MINUS_1: s - 1,
         S_128: -(-s // 128) * 128,
         S_32: -(-s // 32) * 32,
-        Q_8: heads * padded,
-        K_8: kv_heads * padded,
-        D_ACC: -(-padded // columns) * columns + 1,
         CHUNK: chunk,
         LAST_CHUNK: last,
         OTHER_CHUNKS: np.maximum(b * s - 2 * chunk - last, 0),
@@ -119,34 +132,102 @@ def dimensions(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dic
     }
 
 
-def block_bytes(
-    sizes: tuple[Size, ...], architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
-) -> Floats:
-    """Bytes of each symbolic size, shape (sizes, configurations), rounded as the allocator does.
+#: Dimensions that follow from the tokens of a micro batch; the others from model and layout.
+OF_TOKENS = frozenset(
+    (
+        *(T, R, B, S, S_PLUS_1, S_MINUS_1, S_128, S_32),
+        *(CHUNK, LAST_CHUNK, OTHER_CHUNKS, NUM_OTHER_CHUNKS, *PIECES),
+    )
+)
 
-    `s` is the length on one GPU, `n` the GPUs that share the states (dp · cp).
+
+def dimensions(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dict[Dim, Any]:
+    """Return every dimension of a configuration, `b` sequences of `s` tokens on one GPU."""
+    fixed = fixed_dimensions(architecture, plan.tp, plan.ep, plan.lora_rank)
+    return {**fixed, **token_dimensions(architecture, plan, b=b, s=s)}
+
+
+class SizeTable:
+    """Symbolic sizes as index arrays: the bytes of all of them in a few operations.
+
+    A whole block is fixed dimensions times one of few products of tokens. A shard is a sum over
+    parameters, which recur in many sizes.
+
+    Attributes
+    ----------
+    whole, shared
+        Indices of the sizes that are whole, and of those that the ranks share.
     """
-    dims = dimensions(architecture, plan, b=b, s=s)
-    out = np.empty((len(sizes), *np.shape(b)))
 
-    def product(shape: Shape) -> Any:
-        total: Any = 1.0
-        for dim in shape:
-            total = total * dims[dim]
-        return total
+    def __init__(self, sizes: tuple[Size, ...]) -> None:
+        form = np.array([size.form for size in sizes], dtype=np.int64)
+        unit = np.array([size.unit for size in sizes], dtype=np.float64)
+        sharing = (form == Form.SHARD) | (form == Form.GATHERED)
+        self.whole, self.shared = np.flatnonzero(~sharing), np.flatnonzero(sharing)
+        self._whole_unit, self._shared_unit = unit[self.whole], unit[self.shared, None]
+        self._eight_bit = np.flatnonzero(form[self.whole] == Form.EIGHT_BIT)
+        shapes = [sizes[i].shapes[0] for i in self.whole]
+        tokens = [tuple(dim for dim in shape if dim in OF_TOKENS) for shape in shapes]
+        self._tokens = list(dict.fromkeys(tokens))
+        self._of_tokens = np.array([self._tokens.index(each) for each in tokens], dtype=np.int64)
+        parameters = list(dict.fromkeys(p for i in self.shared for p in sizes[i].shapes))
+        self._expert = np.array([[p[0] is E] for p in parameters], dtype=bool)
+        #: How often a size has a parameter, as a shard and gathered: (shared, 2 · parameters).
+        self._has = np.zeros((len(self.shared), 2 * len(parameters)))
+        for row, i in enumerate(self.shared):
+            gathered = len(parameters) if sizes[i].form is Form.GATHERED else 0
+            for p in sizes[i].shapes:
+                self._has[row, gathered + parameters.index(p)] += 1
+        fixed = [tuple(dim for dim in shape if dim not in OF_TOKENS) for shape in shapes]
+        self._dims = list(dict.fromkeys(dim for shape in (*fixed, *parameters) for dim in shape))
+        self._fixed = self._indices(fixed)
+        self._first = self._indices([p[:1] for p in parameters])
+        self._rest = self._indices([p[1:] for p in parameters])
 
-    for i, (form, shapes, unit) in enumerate(sizes):
-        if form is Form.WHOLE:
-            elements = product(shapes[0])
-        elif form is Form.EIGHT_BIT:
-            elements = product(shapes[0])
-            if elements < MIN_8BIT:  # kept in fp32, which needs no scales
-                elements = 4 * elements if unit == 1 else 0
-        else:
-            elements = 0.0
-            for first, *others in shapes:
-                ranks = np.maximum(n / plan.ep, 1) if first is E else n
-                shard = np.ceil(dims[first] / ranks) * product(tuple(others))
-                elements = elements + (shard * ranks if form is Form.GATHERED else shard)
-        out[i] = np.ceil(elements * unit / ROUND) * ROUND
-    return out
+    def _indices(self, shapes: list[Shape]) -> NDArray[np.int64]:
+        """Return shapes as rows of indices into the fixed dimensions, filled up with a one's."""
+        longest = max(map(len, shapes), default=0)
+        one = len(self._dims)
+        rows = [[*map(self._dims.index, s), *[one] * (longest - len(s))] for s in shapes]
+        return np.array(rows, dtype=np.int64).reshape(len(shapes), longest)
+
+    def bytes(
+        self, architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
+    ) -> tuple[Floats, Floats]:
+        """Return the bytes of the whole and of the shared sizes, rounded as the allocator does.
+
+        Parameters
+        ----------
+        architecture, plan
+            The model and how it is run.
+        b, s, n
+            Micro batch, length on one GPU, GPUs that share the states (dp · cp); numbers, or
+            arrays of shape (configurations,).
+
+        Returns
+        -------
+        tuple of ndarray
+            Shapes (whole, 1 or configurations) by the tokens, (shared, 1 or configurations) by
+            the GPUs.
+        """
+        dims = fixed_dimensions(architecture, plan.tp, plan.ep, plan.lora_rank)
+        fixed = np.array([*(dims[dim] for dim in self._dims), 1], dtype=np.float64)
+        unit = self._whole_unit
+        elements = fixed[self._fixed].prod(axis=1)
+        if self._eight_bit.size:  # small parameters' states are in fp32, which needs no scales
+            small = self._eight_bit[elements[self._eight_bit] < MIN_8BIT]
+            unit = unit.copy()
+            unit[small] = np.where(unit[small] == 1, 4, 0)
+        of_tokens = token_dimensions(architecture, plan, b=b, s=s)
+        each = np.empty((len(self._tokens), max(np.size(b), np.size(s))))
+        for i, shape in enumerate(self._tokens):
+            each[i] = math.prod(of_tokens[dim] for dim in shape)
+        whole = each[self._of_tokens] * (elements * unit)[:, None]
+        ranks = np.reshape(n, (1, -1))
+        if plan.ep > 1:
+            ranks = np.where(self._expert, np.maximum(ranks / plan.ep, 1), ranks)
+        first = fixed[self._first].prod(axis=1)[:, None]
+        rest = fixed[self._rest].prod(axis=1)[:, None]
+        shard = np.ceil(first / ranks) * rest
+        shared = self._has @ np.concatenate([shard, shard * ranks]) * self._shared_unit
+        return np.ceil(whole / ROUND) * ROUND, np.ceil(shared / ROUND) * ROUND
