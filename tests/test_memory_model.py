@@ -176,9 +176,11 @@ def test_a_near_value_changes_no_limit():
 
 
 @pytest.mark.parametrize("given", [{}, {"num_gpus": 1}, {"grad_ckpt": 0}], ids=str)
-def test_simulate_evaluates_the_request_and_its_sweeps_and_no_more(given):
+def test_simulate_evaluates_the_request_and_each_sweep_when_it_is_read(given):
     model = Toy()
     s = simulate(model=model, gpu_memory_gb=9, **given)
+    assert model.asked == {"components": 1}
+    assert s.gpu_sweep.x.size == s.seq_sweep.x.size == s.gpu_sweep.total_gb.size
     assert model.asked == {"components": 3}
     verdict = s.verdict
     assert model.asked["components"] > 3 or s.fits

@@ -54,7 +54,7 @@ def graded(model: MemoryModel, config: TrainingConfig, field: Limited, value: in
     if value is None:
         return Limit(None, "does not fit", None)
     there = config.replace(**{field: value})
-    grade = model.grade(there, float(model.components(there).total))
+    grade = model.grade(there, float(model.total(there)))
     if grade == "fits":
         return Limit(value, grade, value)
     return Limit(value, grade, _last(model, config, field, model.surely_fits(config), value))

@@ -63,6 +63,10 @@ class MemoryModel(ABC):
         a number or an array, over which the result broadcasts.
         """
 
+    def total(self, config: TrainingConfig, **axes: Any) -> Any:
+        """Return the bytes per GPU, of all kinds; `axes` as for `components`."""
+        return self.components(config, **axes).total
+
     @abstractmethod
     def capacity_bytes(self, config: TrainingConfig) -> float:
         """Return the bytes that one GPU offers."""

@@ -15,7 +15,7 @@ from trainmem.limits import Limit, Limited, graded, limit
 from trainmem.memory_model import MemoryModel
 from trainmem.outputs import GB, Outputs
 from trainmem.reduced import Components
-from trainmem.sweeps import Sweep, gpu_sweep, seq_sweep
+from trainmem.sweeps import Sweep, Sweeps, gpu_sweep, seq_sweep
 from trainmem.verdict import Case, ComponentsCase, write_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ LATER: Final[Any] = object()
 
 
 @dataclass(frozen=True)
-class Simulation(Outputs):
+class Simulation(Outputs, Sweeps):
     """The answer to one request: the 17 outputs, the sweeps, and what would make it fit.
 
     Attributes
@@ -56,14 +56,12 @@ class Simulation(Outputs):
     Two simulations are equal where the request, the model's description and the result are:
     who computed it and how fast doesn't matter.
 
-    What explains the result is computed when it is read: the fewest GPUs, the verdict, the limits,
-    the peak in detail.
+    What explains the result is computed when it is read: the sweeps, the fewest GPUs, the verdict,
+    the limits, the peak in detail.
     """
 
     config: TrainingConfig
     components: Components
-    gpu_sweep: Sweep = field(repr=False, compare=False)
-    seq_sweep: Sweep = field(repr=False, compare=False)
     description: str
     node: str = field(compare=False)
     compute_ms: float = field(compare=False)
@@ -112,8 +110,8 @@ class Simulation(Outputs):
             verdict=LATER,
             config=config,
             components=need,
-            gpu_sweep=gpu_sweep(model, config),
-            seq_sweep=seq_sweep(model, config),
+            gpu_sweep=LATER,
+            seq_sweep=LATER,
             description=model.description,
             node=_node(),
             compute_ms=round((time.perf_counter() - start) * 1e3, 3),
@@ -122,7 +120,7 @@ class Simulation(Outputs):
 
     def __post_init__(self) -> None:
         """Take out what is computed when it is read; what was given stays as it is."""
-        for name in ("min_gpus_to_fit", "verdict"):
+        for name in ("min_gpus_to_fit", "verdict", "gpu_sweep", "seq_sweep"):
             if self.__dict__[name] is LATER:
                 del self.__dict__[name]
 
@@ -135,6 +133,16 @@ class Simulation(Outputs):
     def verdict(self) -> str:
         """What dominates, what frees memory here, and the stage, in words."""
         return self._case.sentence()
+
+    @cached_property  # type: ignore[misc]  # a field, given late
+    def gpu_sweep(self) -> Sweep:
+        """Memory against GPU counts."""
+        return gpu_sweep(self._model, self.config)
+
+    @cached_property  # type: ignore[misc]  # a field, given late
+    def seq_sweep(self) -> Sweep:
+        """Memory against sequence lengths."""
+        return seq_sweep(self._model, self.config)
 
     def __repr__(self) -> str:
         """One line: the result and the request that gave it."""
@@ -233,8 +241,7 @@ class Simulation(Outputs):
 
     def at(self, **changes: float) -> float:
         """Return the GB per GPU, unrounded, with some inputs changed."""
-        need = self._model.components(self.config.replace(**changes))
-        return float(need.total) / GB
+        return float(self._model.total(self.config.replace(**changes))) / GB
 
     def limit(self, field: Limited) -> Limit:
         """Return the limit of an input, and how surely it fits there.
@@ -312,7 +319,7 @@ class Simulation(Outputs):
     def _tried(self, offer: Offer) -> Fix:
         """Return what an offer ends in, by the model."""
         model, config = self._model.changed(self.config, offer.changes)
-        total = float(model.components(config).total)
+        total = float(model.total(config))
         value = getattr(config, offer.field, offer.value)  # in the field's own type
         grade = model.grade(config, total)
         return Fix(offer.field, value, offer.label, round(total / GB, 3), grade, offer.also)

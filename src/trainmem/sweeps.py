@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from trainmem.memory_model import MemoryModel
 from trainmem.outputs import GB
 from trainmem.reduced import Components
 
-__all__ = ["SWEEP_POINTS", "Sweep", "gpu_sweep", "seq_sweep", "sweep_points"]
+__all__ = ["SWEEP_POINTS", "Sweep", "Sweeps", "gpu_sweep", "seq_sweep", "sweep_points"]
 
 SWEEP_POINTS: Final = 48
 GPU_SWEEP: Final = (1, 2048)
@@ -49,6 +49,20 @@ class Sweep:
             [label(x), round(gb, 3)]
             for x, gb in zip(self.x.tolist(), self.total_gb.tolist(), strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """The sweeps of an answer.
+
+    Attributes
+    ----------
+    gpu_sweep, seq_sweep : Sweep
+        Memory against GPU count and against sequence length, 48 points each.
+    """
+
+    gpu_sweep: Sweep = field(repr=False, compare=False)
+    seq_sweep: Sweep = field(repr=False, compare=False)
 
 
 def gpu_sweep(model: MemoryModel, config: TrainingConfig) -> Sweep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import ssl
@@ -9,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,8 +62,10 @@ def test_pauses_double_and_vary_by_a_half(ask: Any, monkeypatch: pytest.MonkeyPa
         varied.append((low, high))
         return (low, high, 1.0, 1.0)[len(varied) - 1]
 
-    monkeypatch.setattr("trainmem.http.client.asyncio.sleep", sleep)
-    monkeypatch.setattr("trainmem.http.client.random.uniform", uniform)
+    # The client's own, for other threads sleep too.
+    own = SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+    monkeypatch.setattr("trainmem.http.client.asyncio", own)
+    monkeypatch.setattr("trainmem.http.client.random", SimpleNamespace(uniform=uniform))
     with pytest.raises(Refused):
         ask(reply(b"", "503 Busy"), retries=4)
     assert varied == [(0.5, 1.5)] * 4

@@ -100,13 +100,14 @@ def test_pool_takes_turns_and_survives_a_death(nginx: Any, tools: Any) -> None:
 
             with Load(url) as load:
                 tools.wait_until(lambda: len(load.nodes) >= 60)
-                os.killpg(second.process.pid, signal.SIGKILL)
+                os.killpg(second.process.pid, signal.SIGKILL)  # perhaps in the middle of an answer
                 killed_at = len(load.nodes)
                 tools.wait_until(lambda: len(load.nodes) >= killed_at + 100)
                 alone_from = len(load.nodes) - 50
                 stack.enter_context(tools.running(port=port_b, node="b again"))
                 tools.wait_until(lambda: load.nodes[-20:].count("b again") >= 8)
-            assert load.failures == []
+            assert all("complete message body" in str(failure) for failure in load.failures)
+            assert len(load.failures) <= len(load.threads)
             counts = Counter(load.nodes[:killed_at])
             assert min(counts["a"], counts["b"]) >= 0.4 * killed_at
             assert set(load.nodes[alone_from : alone_from + 50]) == {"a"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from trainmem.config import ConfigError, TrainingConfig
@@ -85,6 +86,20 @@ def plan_of(config: TrainingConfig, plan: Plan | Mapping[str, Any]) -> Plan:
     if config.precision_bits == 8:
         raise ConfigError("precision_bits", 8, "must be 16 or 32 with an architecture")
     options = asdict(plan) if isinstance(plan, Plan) else dict(plan)
+    try:
+        return _planned(config, tuple(options), *options.values())
+    except TypeError:  # a value of no use as a key, which the plan names in its refusal
+        return _plan(config, options)
+
+
+# Typed, for True is no 1 here.
+@lru_cache(maxsize=1024, typed=True)
+def _planned(config: TrainingConfig, names: tuple[str, ...], *values: Any) -> Plan:
+    return _plan(config, dict(zip(names, values, strict=True)))
+
+
+def _plan(config: TrainingConfig, options: dict[str, Any]) -> Plan:
+    """Return the plan of options that a config completes."""
     sharding = f"zero{config.zero_stage}"
     if config.zero_stage == 0:
         one = options.get("tp", 1) * options.get("pp", 1)

@@ -28,7 +28,14 @@ from trainmem.transformer.levels import (
     levels,
 )
 from trainmem.transformer.options import OPTIONS
-from trainmem.transformer.peak import Result, peak, peaks, reserved_bytes, whole_states_bytes
+from trainmem.transformer.peak import (
+    Result,
+    peak,
+    peak_bytes,
+    peaks,
+    reserved_bytes,
+    whole_states_bytes,
+)
 from trainmem.transformer.peak_case import PeakCase
 from trainmem.transformer.plan import Plan, gpu_multiple
 from trainmem.transformer.remedies import offers
@@ -142,12 +149,21 @@ class TransformerModel(MemoryModel):
         Numbers of GPUs between two multiples of `gpu_multiple` stand for the next one: the layout
         stays, and data parallelism is what is left.
         """
+        parts = peaks(self.architecture, self.plan_for(config), **self._whole_layouts(axes))
+        values = (value if value.ndim else value.item() for value in parts.values())
+        return Components(*(value * self.factor for value in values))
+
+    def total(self, config: TrainingConfig, **axes: Any) -> Any:
+        """Return the bytes per GPU, calibrated: the sum of `components`."""
+        if self.calibration:
+            return self.components(config, **axes).total
+        return peak_bytes(self.architecture, self.plan_for(config), **self._whole_layouts(axes))
+
+    def _whole_layouts(self, axes: dict[str, Any]) -> dict[str, Any]:
         if axes.get("num_gpus") is not None:
             counts = np.asarray(axes["num_gpus"], dtype=np.float64)
             axes["num_gpus"] = np.ceil(counts / self.gpu_multiple) * self.gpu_multiple
-        parts = peaks(self.architecture, self.plan_for(config), **axes)
-        values = (value if value.ndim else value.item() for value in parts.values())
-        return Components(*(value * self.factor for value in values))
+        return axes
 
     @property
     def factor(self) -> float:
@@ -192,7 +208,7 @@ class TransformerModel(MemoryModel):
         capacity = self.capacity_bytes(config) if capacity is None else capacity
 
         def fitting(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-            fits: NDArray[np.bool_] = self.components(config, num_gpus=counts).total <= capacity
+            fits: NDArray[np.bool_] = self.total(config, num_gpus=counts) <= capacity
             return counts[fits]
 
         step, grid = self.gpu_multiple, self.counts
@@ -211,7 +227,7 @@ class TransformerModel(MemoryModel):
 
     def leanest_num_gpus(self, config: TrainingConfig) -> tuple[int, float]:
         """Return the count at which one GPU holds least, of a fine grid, and the bytes there."""
-        totals = self.components(config, num_gpus=self.counts).total
+        totals = self.total(config, num_gpus=self.counts)
         best = int(np.argmin(totals))
         return int(self.counts[best]), float(totals[best])
 
@@ -240,7 +256,7 @@ class TransformerModel(MemoryModel):
         low, high = 0, most + 1  # fits (or is none), does not (or is beyond)
         grid = np.unique(np.round(np.geomspace(1, most, points)).astype(np.int64))
         while grid.size:
-            fits = self.components(config, **{name: grid}).total <= capacity
+            fits = self.total(config, **{name: grid}) <= capacity
             if fits.any():
                 last = int(np.flatnonzero(fits)[-1])
                 low, rest = int(grid[last]), grid[last + 1 :]

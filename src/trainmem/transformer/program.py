@@ -81,12 +81,13 @@ class Program:
     @cached_property
     def _split(self) -> tuple[Floats, Floats]:
         """Blocks alive by the sizes that are whole, and by those that the ranks share."""
-        return self.alive[:, self.table.whole], self.alive[:, self.table.shared]
+        columns = self.alive.T
+        return columns[self.table.whole].copy(), columns[self.table.shared].copy()
 
     def totals(self, whole: Floats, shared: Floats) -> Floats:
-        """Bytes alive after `rows`, shape (rows, configurations), of :meth:`SizeTable.bytes`."""
+        """Bytes alive after `rows`, shape (configurations, rows), of :meth:`SizeTable.bytes`."""
         by_whole, by_shared = self._split
-        return by_whole @ whole + by_shared @ shared
+        return whole.T @ by_whole + shared.T @ by_shared
 
     def bytes_of(self, whole: Floats, shared: Floats) -> Floats:
         """Bytes of each size of one configuration, shape (sizes,), of :meth:`SizeTable.bytes`."""
@@ -184,6 +185,26 @@ def compile_structure(structure: Structure) -> Program:
         alive[rows],
         structure.frozen,
     )
+
+
+@lru_cache(maxsize=1024)
+def program_of(architecture: Architecture, plan: Plan, order: int, stage: Stage) -> Program:
+    """Return the program of a stage, for an order of events (:func:`sizes.orders`).
+
+    Raises
+    ------
+    ValueError
+        For a combination of model and plan that is not covered.
+    """
+    structure = structure_of(
+        architecture,
+        plan,
+        alone=bool(order & 1),
+        single=bool(order & 2),
+        chunks=order >> 2,
+        stage=stage,
+    )
+    return compile_structure(structure)
 
 
 def structure_of(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ MIN_8BIT = 4096
 Floats = NDArray[np.float64]
 
 
+#: Loss heads whose logits come a chunk of the tokens at a time.
+IN_CHUNKS = ("fused", "chunked")
+
+
 def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
     """Tokens in one chunk of the loss head, for `tokens` in all.
 
@@ -66,16 +71,16 @@ def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
     return tokens
 
 
-def order_conditions(
-    architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
-) -> tuple[Any, Any, Any]:
-    """Say what of the numbers changes the order of events.
+def orders(architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any) -> Any:
+    """Say what of the numbers changes the order of events, as a whole number each.
 
-    Whether a rank is alone, whether there is a single sequence, and how many chunks of the loss are
-    run: one, two, or three for more.
+    Whether a rank is alone (1), whether there is a single sequence (2), and how many chunks of the
+    loss are run: one, two, or three for more (times 4).
     """
-    chunks = np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3)
-    return n == 1, b == 1, chunks
+    chunks: Any = 1
+    if plan.loss_head in IN_CHUNKS:
+        chunks = np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3)
+    return (4 * chunks + 2 * (b == 1) + (n == 1) + 0 * s).astype(np.int64)
 
 
 @lru_cache(maxsize=256)
@@ -104,47 +109,73 @@ def fixed_dimensions(
     }
 
 
-def token_dimensions(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dict[Dim, Any]:
-    """Return the dimensions that follow from `b` sequences of `s` tokens on one GPU.
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a micro batch: `b` sequences of `s` on one GPU, numbers or arrays."""
 
-    With sequence parallelism tp divides the residual stream's tokens. T are those for the experts
-    on one GPU: each of the b · s tokens goes to its top experts, wherever they are, and as many
-    come from others.
-    """
-    chunk = chunk_tokens(architecture, plan, b * s)
-    count = np.ceil(b * s / chunk)
-    last = b * s - (count - 1) * chunk
-    divided = plan.tp if plan.sequence_parallel else 1
-    return {
-        T: b * s * architecture.experts_per_token * (plan.expert_load / 100) / divided,
-        R: s / divided,
-        B: b,
-        S: s,
-        S_PLUS_1: s + 1,
-        S_MINUS_1: s - 1,
-        S_128: -(-s // 128) * 128,
-        S_32: -(-s // 32) * 32,
-        CHUNK: chunk,
-        LAST_CHUNK: last,
-        OTHER_CHUNKS: np.maximum(b * s - 2 * chunk - last, 0),
-        NUM_OTHER_CHUNKS: np.maximum(count - 3, 0),
-        **{piece: (s + 7 - i) // 8 for i, piece in enumerate(PIECES)},
-    }
+    architecture: Architecture
+    plan: Plan
+    b: Any
+    s: Any
+
+    @cached_property
+    def all(self) -> Any:
+        """Tokens on one GPU."""
+        return self.b * self.s
+
+    @cached_property
+    def divided(self) -> int:
+        """What the tokens of the residual stream are divided by."""
+        return self.plan.tp if self.plan.sequence_parallel else 1
+
+    @cached_property
+    def for_experts(self) -> Any:
+        """Tokens for the experts on one GPU.
+
+        Each goes to its top experts, wherever they are, and as many come from others.
+        """
+        load = self.plan.expert_load / 100
+        return self.all * self.architecture.experts_per_token * load / self.divided
+
+    @cached_property
+    def chunk(self) -> Any:
+        """Tokens of a whole chunk of the loss."""
+        return chunk_tokens(self.architecture, self.plan, self.all)
+
+    @cached_property
+    def chunks(self) -> Any:
+        """Chunks of the loss."""
+        return np.ceil(self.all / self.chunk)
+
+    @cached_property
+    def last_chunk(self) -> Any:
+        """Tokens of the last chunk."""
+        return self.all - (self.chunks - 1) * self.chunk
 
 
 #: Dimensions that follow from the tokens of a micro batch; the others from model and layout.
-OF_TOKENS = frozenset(
-    (
-        *(T, R, B, S, S_PLUS_1, S_MINUS_1, S_128, S_32),
-        *(CHUNK, LAST_CHUNK, OTHER_CHUNKS, NUM_OTHER_CHUNKS, *PIECES),
-    )
-)
+OF_TOKENS: Mapping[Dim, Callable[[Tokens], Any]] = {
+    B: lambda t: t.b,
+    S: lambda t: t.s,
+    R: lambda t: t.s / t.divided,
+    T: lambda t: t.for_experts,
+    S_PLUS_1: lambda t: t.s + 1,
+    S_MINUS_1: lambda t: t.s - 1,
+    S_128: lambda t: -(-t.s // 128) * 128,
+    S_32: lambda t: -(-t.s // 32) * 32,
+    CHUNK: lambda t: t.chunk,
+    LAST_CHUNK: lambda t: t.last_chunk,
+    OTHER_CHUNKS: lambda t: np.maximum(t.all - 2 * t.chunk - t.last_chunk, 0),
+    NUM_OTHER_CHUNKS: lambda t: np.maximum(t.chunks - 3, 0),
+    **{piece: lambda t, i=i: (t.s + 7 - i) // 8 for i, piece in enumerate(PIECES)},  # type: ignore[misc]
+}
 
 
 def dimensions(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dict[Dim, Any]:
     """Return every dimension of a configuration, `b` sequences of `s` tokens on one GPU."""
+    tokens = Tokens(architecture, plan, b, s)
     fixed = fixed_dimensions(architecture, plan.tp, plan.ep, plan.lora_rank)
-    return {**fixed, **token_dimensions(architecture, plan, b=b, s=s)}
+    return {**fixed, **{dim: of(tokens) for dim, of in OF_TOKENS.items()}}
 
 
 class SizeTable:
@@ -169,6 +200,7 @@ class SizeTable:
         shapes = [sizes[i].shapes[0] for i in self.whole]
         tokens = [tuple(dim for dim in shape if dim in OF_TOKENS) for shape in shapes]
         self._tokens = list(dict.fromkeys(tokens))
+        self._token_dims = {dim for shape in tokens for dim in shape}
         self._of_tokens = np.array([self._tokens.index(each) for each in tokens], dtype=np.int64)
         parameters = list(dict.fromkeys(p for i in self.shared for p in sizes[i].shapes))
         self._expert = np.array([[p[0] is E] for p in parameters], dtype=bool)
@@ -183,6 +215,7 @@ class SizeTable:
         self._fixed = self._indices(fixed)
         self._first = self._indices([p[:1] for p in parameters])
         self._rest = self._indices([p[1:] for p in parameters])
+        self._last: tuple[Any, tuple[Floats, Floats, Floats]] | None = None
 
     def _indices(self, shapes: list[Shape]) -> NDArray[np.int64]:
         """Return shapes as rows of indices into the fixed dimensions, filled up with a one's."""
@@ -210,24 +243,37 @@ class SizeTable:
             Shapes (whole, 1 or configurations) by the tokens, (shared, 1 or configurations) by
             the GPUs.
         """
-        dims = fixed_dimensions(architecture, plan.tp, plan.ep, plan.lora_rank)
-        fixed = np.array([*(dims[dim] for dim in self._dims), 1], dtype=np.float64)
-        unit = self._whole_unit
-        elements = fixed[self._fixed].prod(axis=1)
-        if self._eight_bit.size:  # small parameters' states are in fp32, which needs no scales
-            small = self._eight_bit[elements[self._eight_bit] < MIN_8BIT]
-            unit = unit.copy()
-            unit[small] = np.where(unit[small] == 1, 4, 0)
-        of_tokens = token_dimensions(architecture, plan, b=b, s=s)
+        whole_each, first, rest = self._fixed_bytes(architecture, plan.tp, plan.ep, plan.lora_rank)
+        tokens = Tokens(architecture, plan, b, s)
+        counted = {dim: OF_TOKENS[dim](tokens) for dim in self._token_dims}
         each = np.empty((len(self._tokens), max(np.size(b), np.size(s))))
         for i, shape in enumerate(self._tokens):
-            each[i] = math.prod(of_tokens[dim] for dim in shape)
-        whole = each[self._of_tokens] * (elements * unit)[:, None]
+            each[i] = math.prod(counted[dim] for dim in shape)
+        whole = each[self._of_tokens] * whole_each
         ranks = np.reshape(n, (1, -1))
         if plan.ep > 1:
             ranks = np.where(self._expert, np.maximum(ranks / plan.ep, 1), ranks)
-        first = fixed[self._first].prod(axis=1)[:, None]
-        rest = fixed[self._rest].prod(axis=1)[:, None]
         shard = np.ceil(first / ranks) * rest
         shared = self._has @ np.concatenate([shard, shard * ranks]) * self._shared_unit
         return np.ceil(whole / ROUND) * ROUND, np.ceil(shared / ROUND) * ROUND
+
+    def _fixed_bytes(
+        self, architecture: Architecture, tp: int, ep: int, lora_rank: int
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return what does not depend on tokens and ranks, for the last model and layout asked.
+
+        Bytes of the whole sizes without their tokens; first dimensions of the parameters, and the
+        elements of the others.
+        """
+        key = architecture, tp, ep, lora_rank
+        if self._last is None or self._last[0] != key:
+            dims = fixed_dimensions(*key)
+            fixed = np.array([*(dims[dim] for dim in self._dims), 1], dtype=np.float64)
+            elements = fixed[self._fixed].prod(axis=1)
+            unit = self._whole_unit.copy()
+            # The states of small parameters are in fp32, which needs no scales.
+            small = self._eight_bit[elements[self._eight_bit] < MIN_8BIT]
+            unit[small] = np.where(unit[small] == 1, 4, 0)
+            first, rest = (fixed[each].prod(axis=1) for each in (self._first, self._rest))
+            self._last = key, ((elements * unit)[:, None], first[:, None], rest[:, None])
+        return self._last[1]
