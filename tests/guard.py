@@ -110,7 +110,7 @@ def random_plans() -> Iterator[str]:
     presets, stacks, count = list(ARCHITECTURES), list(STACKS), 0
     values = {name: [v for v, _ in option.choices] for name, option in OPTIONS.items()}
     values |= {name: list(numbers) for name, numbers in NUMBERS.items()}
-    names = [name for name in OPTIONS if name not in ALWAYS]
+    names = [name for name in OPTIONS if name not in (*ALWAYS, "settings")]
     while count < PLANS:
         model, stack = r.choice(presets), r.choice(stacks)
         options = dict(STACKS[stack].options)
@@ -259,8 +259,9 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if given.shared:
         now = dict(rows(given.shared, given.every))
-    elif given.do == "write":
-        now = everything(random_plans())
+    elif given.do == "write":  # the plans that are there stay: a diff is of their answers
+        names = known(given.file) if given.file.exists() else ()
+        now = everything([n for n in names if n.startswith("plan ")] or random_plans())
     else:
         now = everything((n for n in known(given.file) if n.startswith("plan ")), given.every)
     if given.do == "write":

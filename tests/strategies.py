@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from trainmem import FIELDS, OPTIONS, TrainingConfig
 from trainmem.config import Field
 from trainmem.transformer import STACKS, Option, Plan, stack
+from trainmem.transformer.option import Settings
+from trainmem.transformer.stacks.deepspeed_settings import SETTINGS
 
 
 def values(field: Field) -> st.SearchStrategy[int | float]:
@@ -47,6 +49,9 @@ def option_values(option: Option) -> st.SearchStrategy[object]:
     """Any value of an option that people may choose."""
     if option.choices:
         return st.sampled_from([value for value, _ in option.choices])
+    if isinstance(option, Settings):
+        some = st.sampled_from([10**6, "auto", True, "fp32"])
+        return st.dictionaries(st.sampled_from(list(SETTINGS)), some, max_size=2)
     low, high = option.bounds
     small = [n for n in (1, 2, 3, 4, 8, 16, 64, 512, 4096) if low <= n <= high]
     return st.sampled_from([*small, low])

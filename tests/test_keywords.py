@@ -26,7 +26,7 @@ def typed(keywords):
 
 def test_the_typed_keywords_are_the_tables():
     assert typed(Inputs.__annotations__) == dict.fromkeys(FIELDS, "Given")
-    kinds = {bool: "bool", str: "str", int: "Given"}
+    kinds = {bool: "bool", str: "str", int: "Given", tuple: "Mapping[str, Any]"}
     expected = {name: kinds[type(option.default)] for name, option in PLAN_OPTIONS.items()}
     assert list(expected) == list(PlanOptions.__annotations__)
     assert typed(PlanOptions.__annotations__) == expected

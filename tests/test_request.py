@@ -131,7 +131,10 @@ def test_the_answer_keeps_the_published_keys_and_adds_two(reference):
     answer = json.loads(json.dumps(llama().to_dict()))
     assert list(answer) == [*reference, "plan", "detail"]
     assert list(answer["outputs"]) == list(reference["outputs"])
-    assert answer["plan"] == asdict(llama().plan)
+    assert answer["plan"] | {"settings": ()} == asdict(llama().plan)
+    settings = {"reduce_bucket_size": 10**6, "overlap_comm": True}
+    given = llama(plan=stack("deepspeed-zero2", settings=settings), zero_stage=2)
+    assert given.to_dict()["plan"]["settings"] == settings
     detail = answer["detail"]
     assert sum(detail["bytes_by_kind"].values()) == detail["peak_bytes"]
     assert detail["peak_bytes"] == llama().components.total

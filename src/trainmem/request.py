@@ -28,11 +28,13 @@ from trainmem.transformer.inputs import (
 from trainmem.transformer.layout import longest_length
 from trainmem.transformer.model import TransformerModel
 from trainmem.transformer.model_rules import check_model
+from trainmem.transformer.option import Settings
 from trainmem.transformer.rule import NotCovered
 from trainmem.transformer.structure import zero_stage
 from trainmem.words import describe, grouped, nearest
 
 __all__ = [
+    "CONTROLS",
     "DERIVED",
     "PLAN_OPTIONS",
     "AllInputs",
@@ -70,6 +72,12 @@ PLAN_OPTIONS: Final[Mapping[str, Option]] = {
 """The options of a plan that the ten inputs don't say, with the choices that they don't."""
 
 
+CONTROLS: Final[Mapping[str, Option]] = {
+    name: option for name, option in PLAN_OPTIONS.items() if not isinstance(option, Settings)
+}
+"""Those of them that a control can set: choices and numbers."""
+
+
 class PlanOptions(TypedDict, total=False):
     """The same options as keywords, for type checkers; `OPTIONS` says what each accepts."""
 
@@ -100,6 +108,7 @@ class PlanOptions(TypedDict, total=False):
     lora_targets: str
     quantization: str
     offload: str
+    settings: Mapping[str, Any]
 
 
 class AllInputs(Inputs, PlanOptions, total=False):

@@ -2,11 +2,12 @@
 
     python tests/accuracy/evaluate.py FILE...
 
-Takes files of either schema (traced: what PyTorch allocates, exact; measured: what people saw on
-GPUs) and prints a line per case, then per group a summary of the architecture-aware and of the
-reduced-order model, the verdicts on runs that finished or ran out of memory, and what is not
-covered and why. Groups of measured rows are classes, stack · tuning · level; a row is compared at
-the level it was measured at. Rows marked `suspect` are left out.
+Takes files of each schema (traced: what PyTorch allocates, exact; runs of DeepSpeed's engine,
+moment by moment; measured: what people saw on GPUs) and prints a line per case, then per group a
+summary of the architecture-aware and of the reduced-order model, the verdicts on runs that finished
+or ran out of memory, and what is not covered and why. Groups of measured rows are classes, stack ·
+tuning · level; a row is compared at the level it was measured at. Rows marked `suspect` are left
+out.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from trainmem.transformer import (
     levels,
     peak,
     reserved_bytes,
+    stack,
 )
 
 OPTIMIZERS = {
@@ -38,6 +40,7 @@ OPTIMIZERS = {
     "fused": "adamw",
     "foreach": "adamw_foreach",
     "forloop": "adamw_forloop",
+    "ds": "adamw",  # DeepSpeed's own, fused
 }
 LOSSES = {"full": "transformers", "liger": "fused"}
 GIB = 2**30
@@ -117,6 +120,75 @@ def traced_inputs(row: dict[str, Any]) -> tuple[Architecture, Plan]:
     return arch, plan
 
 
+#: Keys of `zero_optimization` that a file of DeepSpeed's runs has, and that allocate nothing.
+NO_MEMORY = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce")
+
+
+def engine_inputs(record: dict[str, Any]) -> tuple[Architecture, Plan]:
+    """The model and plan of a run of DeepSpeed's engine (a record of `data/deepspeed.json`)."""
+    model, case = record["model"], record["case"]
+    section = case["zero_optimization"]
+    settings = {k: v for k, v in section.items() if k not in NO_MEMORY}
+    settings |= case.get("data_types", {}) | {"param_groups": case["param_groups"]}
+    arch = Architecture(
+        name="run",
+        family=model["family"],
+        num_layers=model["num_layers"],
+        hidden_dim=model["hidden_dim"],
+        num_heads=model["num_heads"],
+        num_kv_heads=model["num_kv_heads"],
+        head_dim=model["hidden_dim"] // model["num_heads"],
+        ffn_dim=model["ffn_dim"],
+        vocab_size=model["vocab_size"],
+        tie_embeddings=model["tie_embeddings"],
+    )
+    plan = stack(
+        f"deepspeed-zero{case['stage']}",
+        num_gpus=case["ranks"],
+        micro_batch=case["mbs"],
+        seq_length=case["seq"],
+        optimizer=OPTIMIZERS.get(case["optimizer"], case["optimizer"]),
+        checkpointing="full" if case["ckpt"] else "none",
+        accumulation=case["accum"],
+        settings=settings,
+    )
+    return arch, plan
+
+
+#: Moments of a run of DeepSpeed's engine, and the phases that the model has for them.
+MOMENTS = {"fwd": ("fwd",), "bwd": ("loss", "layers", "other"), "step": ("opt",)}
+
+
+def engine_cases(record: dict[str, Any], number: int) -> list[Case]:
+    """Compare a run of DeepSpeed's engine: at rest, in backward, in the step, and the peak."""
+    case = record["case"]
+    name = f"{number}: ZeRO-{case['stage']}, rank {case['rank_logged']} of {case['ranks']}"
+    found = dict.fromkeys(MOMENTS, 0.0)
+    for phase, top in record["phases"].items():
+        moment = phase.partition(".")[2]
+        found[moment] = max(found[moment], top["bytes"])
+    true = {"at rest": record["persistent_bytes"], "backward": found["bwd"], "step": found["step"],
+            "peak": record["peak_bytes"]}  # fmt: skip
+    base = [Case(name, f"deepspeed · {moment}", true[moment]) for moment in true]
+    try:
+        result = peak(*engine_inputs(record), rank=case["rank_logged"])
+    except ValueError as error:
+        return [replace(each, reason=str(error)) for each in base]
+    tops = {
+        moment: max(result.phase_bytes.get(phase, 0) for phase in phases)
+        for moment, phases in MOMENTS.items()
+    }
+    told = (result.states_bytes, tops["bwd"], tops["step"], result.peak_bytes)
+    base = [replace(each, predicted_bytes=x) for each, x in zip(base, told, strict=True)]
+    moment_of = {phase: moment for moment, phases in MOMENTS.items() for phase in phases}
+    base[-1] = replace(
+        base[-1],
+        true_phase=record["peak_phase"].partition(".")[2],
+        predicted_phase=moment_of[result.phase],
+    )
+    return [each for each in base if each.true_bytes]
+
+
 def reduced_bytes(arch: Architecture, plan: Plan) -> float:
     """Total of the reduced-order model for the same step."""
     return float(
@@ -140,7 +212,11 @@ LEVELS = {"active": "allocated", "unknown": "reserved"}
 
 def evaluate(path: Path) -> list[Case]:
     """Run the models on every row of a file."""
-    rows = [row for row in json.loads(path.read_text()) if "error" not in row]
+    read = json.loads(path.read_text())
+    if isinstance(read, dict):
+        records = enumerate(read["records"])
+        return [case for number, record in records for case in engine_cases(record, number)]
+    rows = [row for row in read if "error" not in row]
     rows = [row for row in rows if not (row.get("suspect") or row.get("norm", {}).get("suspect"))]
     return [traced_case(row, path.stem) if "case" in row else measured_case(row) for row in rows]
 

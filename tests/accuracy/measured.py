@@ -171,14 +171,21 @@ def megatron(row: Row) -> Plan:
 
 
 def deepspeed(row: Row) -> Plan:
-    """Rows of DeepSpeed under transformers of 2023 and 2024, whose logits stay in fp32."""
+    """Rows of DeepSpeed under transformers of 2023 and 2024, whose logits stay in fp32.
+
+    Buckets are "auto", as in the configuration that transformers' documentation gives.
+    """
     options = common(row)
+    auto = ["reduce_bucket_size"]
+    if row["zero_stage"] == 3:
+        auto += ["stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"]
     loss = {"liger": "fused", "unknown": "returned", "full": "returned", "chunked": "chunked"}
     return stack(
         f"deepspeed-zero{row['zero_stage']}",
         **{k: v for k, v in options.items() if k != "sharding"},
         **adapters(row),
         loss_head=loss.get(row["norm"]["loss"], "returned"),
+        settings=dict.fromkeys(auto, "auto") if "HF" in row["framework"] else {},
         kernels="liger" if row["norm"]["loss"] == "liger" else "transformers",
     )
 

@@ -166,6 +166,21 @@ def test_figures_of_a_measured_class(group):
     assert all(x <= y for x, y in zip(figures, TARGETS[group], strict=True)), figures
 
 
+#: Of runs of DeepSpeed's engine: median and worst error of each moment, in percent.
+MOMENTS = {"at rest": (0.1, 0.1), "backward": (0.5, 3), "step": (0.1, 0.1), "peak": (0.1, 0.5)}
+ENGINE = evaluate.evaluate(HERE / "data" / "deepspeed.json")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_moment_of_deepspeeds_engine(moment):
+    rows = [c for c in ENGINE if c.group == f"deepspeed · {moment}"]
+    assert len(rows) == 102
+    errors = [100 * abs(c.error) for c in rows]
+    assert (median(errors), max(errors)) <= MOMENTS[moment]
+    assert max(errors) <= MOMENTS[moment][1]
+    assert all(c.predicted_phase == c.true_phase for c in rows)
+
+
 def test_deepspeed_but_for_one_row_that_contradicts_the_others():
     errors = [c.error for c in MEASURED if c.group == "deepspeed · full · allocated"]
     assert median(abs(e) for e in errors) <= 0.05

@@ -37,7 +37,10 @@ EXPECTED = {
     "trainer_deepspeed.json": (
         "trainer",
         {"micro_batch": 2, "accumulation": 8, "checkpointing": "full", "sharding": "zero3",
-         "precision": "bf16_master", "framework": "deepspeed", "optimizer": "adamw"},
+         "precision": "bf16_master", "framework": "deepspeed", "optimizer": "adamw_foreach",
+         "settings": (("reduce_bucket_size", "auto"),
+                      ("stage3_param_persistence_threshold", "auto"),
+                      ("stage3_prefetch_bucket_size", "auto"))},
     ),
     "trainer_fsdp.json": (
         "trainer",
@@ -84,20 +87,9 @@ EXPECTED = {
 #: File → keys that must be unsupported, and no others.
 UNSUPPORTED = {
     "deepspeed_zero3.json": {
-        "zero_optimization.stage3_prefetch_bucket_size",
         "prefetch_my_data",
     },
-    "deepspeed_zero2_auto.json": {
-        "zero_optimization.allgather_bucket_size",
-        "zero_optimization.reduce_bucket_size",
-    },
     "accelerate_fsdp.json": {"fsdp_config.fsdp_version"},
-    "trainer_deepspeed.json": {
-        "optim",
-        "deepspeed.zero_optimization.reduce_bucket_size",
-        "deepspeed.zero_optimization.stage3_prefetch_bucket_size",
-        "deepspeed.zero_optimization.stage3_param_persistence_threshold",
-    },
     "trl_qlora.json": {"lora_dropout"},
     "torchtitan_llama3_405b.toml": {
         "model.converters",

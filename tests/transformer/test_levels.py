@@ -4,7 +4,7 @@ from math import nextafter
 
 import pytest
 
-from trainmem.transformer import Plan, grade, levels, stack
+from trainmem.transformer import FRAMEWORKS, Framework, Plan, add, grade, levels, remove, stack
 from trainmem.transformer.levels import ALLOCATED, RESERVED, Level, reserving, trust
 
 GIB, GB = 2**30, 10**9
@@ -132,11 +132,22 @@ def test_a_grade_ends_where_the_card_does():
     assert grade(nextafter(10 * GIB, 11 * GIB), 10) == "does not fit"
 
 
-def test_deepspeed_fits_below_seventy_percent():
+class Wary(Framework):
+    """A framework of which something is not counted."""
+
+    name = label = "wary"
+    fits_below = 0.7
+
+
+def test_a_framework_may_fit_below_another_share():
     seven = 0.7 * 10 * GIB
-    assert grade(nextafter(seven, 0), 10, framework="deepspeed") == "fits"
-    assert grade(seven, 10, framework="deepspeed") == "uncertain"
-    assert grade(10 * GIB, 10, framework="deepspeed") == "uncertain"
+    add(Wary())
+    try:
+        assert grade(nextafter(seven, 0), 10, framework="wary") == "fits"
+        assert grade(seven, 10, framework="wary") == "uncertain"
+        assert grade(10 * GIB, 10, framework="wary") == "uncertain"
+    finally:
+        remove(FRAMEWORKS["wary"])
     assert grade(seven, 10, framework="megatron") == "fits"
 
 

@@ -142,8 +142,13 @@ def test_adapters_end_as_they_began(name, model, options, checkpointing):
     assert min(peak(MODELS[model], plan).bytes_by_kind.values()) >= 0
 
 
-@pytest.mark.parametrize("offload", ["optimizer", "all"])
-@pytest.mark.parametrize("name", ["deepspeed-zero2", "deepspeed-zero3", "transformers"])
+@pytest.mark.parametrize(
+    ("name", "offload"),
+    [
+        ("deepspeed-zero2", "optimizer"),
+        *((name, x) for name in ("deepspeed-zero3", "transformers") for x in ("optimizer", "all")),
+    ],
+)
 def test_offloading_saves_what_it_takes(name, offload):
     plan = stack(name, offload=offload)
     assert leftovers(LLAMA, plan) == []
@@ -245,8 +250,8 @@ def test_llmc_keeps_36h():
     [
         ("megatron", {"sharding": "ddp"}, 18),
         ("megatron", {}, 6 + 12 / 8),
-        ("deepspeed-zero1", {}, 4 + 12 / 8),
-        ("deepspeed-zero2", {}, 2 + 14 / 8),
+        ("deepspeed-zero1", {}, 2 + 12 / 8),  # neither gradients nor buckets between steps
+        ("deepspeed-zero2", {}, 2 + 12 / 8),
         ("deepspeed-zero3", {}, 16 / 8),
         ("deepspeed-zero3", {"offload": "optimizer"}, 2 / 8),
         ("deepspeed-zero3", {"offload": "all"}, 0),
@@ -255,8 +260,8 @@ def test_llmc_keeps_36h():
 def test_states_per_parameter(name, options, per_parameter):
     result = peak(LLAMA, stack(name, seq_length=128, **options))
     buffers = 0.0
-    if name.startswith("deepspeed"):
-        buffers = 2 * (5e8 + (5e7 if name.endswith("3") else 5e8))
+    if name == "deepspeed-zero3":
+        buffers = 2 * 5e8
     elif name == "megatron":  # dummy gradients, one per shape of weight, and the head's
         w = q + 2 * k
         buffers = 2 * (w * h + h * q + 2 * f * h + h * f + LLAMA.vocab_size * h)

@@ -10,7 +10,7 @@ import trainmem
 from steps import PIPELINE
 from trainmem import ConfigError
 from trainmem.cards import PRESETS
-from trainmem.transformer import STACKS
+from trainmem.transformer import STACKS, stack
 from trainmem.widget.controls import tables
 from trainmem.widget.shell import TrainingMemoryWidget
 from trainmem.widget.words import panel
@@ -114,3 +114,17 @@ def test_every_stack_can_be_chosen_and_left_again(name: str, had: dict[str, Any]
     assert (widget.error, widget._panel["stack"]) == ("", name)
     browser.set(stack="transformers")
     assert (widget.config, widget.plan) == before
+
+
+def test_settings_go_with_their_framework():
+    settings = {"reduce_bucket_size": 10**6}
+    plan = stack("deepspeed-zero2", num_gpus=16, settings=settings)
+    browser = Browser(trainmem.TrainingMemoryWidget(architecture="Llama-3-8B", plan=plan))
+    assert dict(browser.widget.simulation.plan.settings) == settings
+    browser.set(framework="megatron")
+    assert browser.widget.error == ""
+    assert browser.widget.simulation.plan.framework == "megatron"
+    assert browser.widget.simulation.plan.settings == ()
+    assert "Framework's settings → as it has them" in browser.widget._told["also"]
+    browser.widget.update(stack="deepspeed-zero3")
+    assert browser.widget.simulation.plan.settings == ()

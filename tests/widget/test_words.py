@@ -16,7 +16,7 @@ from trainmem import (
     simulate,
 )
 from trainmem.config import FIELDS
-from trainmem.request import PLAN_OPTIONS
+from trainmem.request import CONTROLS
 from trainmem.widget.calls import python_call
 from trainmem.widget.controls import tables
 from trainmem.widget.words import panel
@@ -86,7 +86,7 @@ def test_the_tables_list_architectures_and_options():
     t = json.loads(json.dumps(tables()))
     assert [a["name"] for a in t["architectures"]] == list(ARCHITECTURES)
     assert {"Llama-3-8B · 8.03 B", "GPT-2 · 124 M"} <= {a["label"] for a in t["architectures"]}
-    assert sorted(o["name"] for o in t["plan"]) == sorted(PLAN_OPTIONS)
+    assert sorted(o["name"] for o in t["plan"]) == sorted(CONTROLS)
     groups = [o["group"] for o in t["plan"]]
     assert groups == sorted(groups, key=groups.index), "a group's options stand together"
     for option in t["plan"]:

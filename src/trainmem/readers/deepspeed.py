@@ -13,6 +13,8 @@ from typing import Any
 
 from trainmem.config import ConfigError
 from trainmem.readers.account import AUTO, Account, Reading, flatten
+from trainmem.transformer.options import OPTIONS
+from trainmem.transformer.stacks import FRAMEWORKS
 
 #: Keys at the top by which the format is recognised.
 TOP_LEVEL = """
@@ -21,14 +23,18 @@ bf16 bfloat16 fp16 amp torch_autocast gradient_clipping steps_per_print wall_clo
 zero_allow_untested_optimizer activation_checkpointing aio flops_profiler communication_data_type
 """
 
-#: Sizes in elements that the model has at DeepSpeed's defaults.
-BUCKETS = {
-    "reduce_bucket_size": 500_000_000,
-    "allgather_bucket_size": 500_000_000,
-    "stage3_prefetch_bucket_size": 50_000_000,
-    "stage3_param_persistence_threshold": 100_000,
-    "stage3_max_live_parameters": 1_000_000_000,
-    "stage3_max_reuse_distance": 1_000_000_000,
+#: The stages of ZeRO at which settings of `zero_optimization` change memory.
+STAGES = {
+    "reduce_bucket_size": (1, 2, 3),
+    "contiguous_gradients": (1, 2, 3),
+    "reduce_scatter": (1, 2, 3),
+    "overlap_comm": (1, 2),
+    "round_robin_gradients": (1, 2),
+    "sub_group_size": (3,),
+    "stage3_prefetch_bucket_size": (3,),
+    "stage3_param_persistence_threshold": (3,),
+    "stage3_max_live_parameters": (3,),
+    "stage3_max_reuse_distance": (3,),
 }
 
 #: Keys that have a part in the step, and may be "auto": another program fills them in.
@@ -66,17 +72,12 @@ IGNORED = {
         zero_optimization.offload_param.nvme_path zero_optimization.offload_param.buffer_count
         zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu
         zero_optimization.offload_param.pin_memory
-        zero_optimization.sub_group_size zero_force_ds_cpu_optimizer
-        zero_optimization.round_robin_gradients zero_optimization.cpu_offload_use_pin_memory""",
-    "communication: the buckets are counted at their sizes": """zero_optimization.overlap_comm
-        zero_optimization.contiguous_gradients zero_optimization.reduce_scatter
+        zero_force_ds_cpu_optimizer zero_optimization.cpu_offload_use_pin_memory""",
+    "in place, or without tensors of its own": """zero_optimization.allgather_bucket_size
         zero_optimization.allgather_partitions zero_optimization.use_multi_rank_bucket_allreduce
         zero_optimization.ignore_unused_parameters zero_optimization.log_trace_cache_warnings
         zero_optimization.memory_efficient_linear zero_optimization.override_module_apply
-        zero_optimization.enable_sanity_checks zero_optimization.legacy_stage1
-        zero_optimization.stage3_module_granularity_threshold
-        zero_optimization.stage3_use_all_reduce_for_fetch_params
-        zero_optimization.stage3_model_persistence_threshold""",
+        zero_optimization.enable_sanity_checks""",
     "deepspeed.checkpointing runs only where the model's code calls it": """activation_checkpointing
         activation_checkpointing.number_checkpoints activation_checkpointing.profile
         activation_checkpointing.synchronize_checkpoint_boundary
@@ -98,8 +99,12 @@ UNSUPPORTED = {
         zero_optimization.zero_quantized_gradients zero_optimization.zeropp_loco_param*""",
     "sharding within groups of ranks (MiCS) is not modelled": """
         zero_optimization.mics_shard_size zero_optimization.mics_hierarchical_params_gather""",
-    "gradients are modelled in bf16 with fp32 in the optimizer": """data_types.grad_accum_dtype=bf16
+    "gradients are modelled with fp32 master weights in the optimizer": """
         bf16.immediate_grad_update=true fp16.fp16_master_weights_and_grads""",
+    "another way to gather or keep parameters, which is not modelled": """
+        zero_optimization.stage3_module_granularity_threshold
+        zero_optimization.stage3_use_all_reduce_for_fetch_params zero_optimization.legacy_stage1
+        zero_optimization.stage3_model_persistence_threshold=9223372036854775807""",
     "communication in another type needs a copy that is not modelled": """
         communication_data_type=bf16|bfp16 seq_parallel_communication_data_type=fp32""",
     "not modelled": """zero_optimization.zenflow* elasticity.enabled compression_training*
@@ -225,17 +230,47 @@ def _zero(account: Account) -> None:
         account.assume("without bf16 and fp16 ZeRO is modelled as FSDP2", framework="torch")
     section = account.under("zero_optimization.")
     _offload(section, stage)
-    for key, default in BUCKETS.items():
-        size = section.integer(key, 0)
-        if key.startswith("stage3") and stage < 3:
-            section.ignore(key, why="only for stage 3")
-        elif key.startswith("allgather") and stage == 3:
-            section.ignore(key, why="only for stages 1 and 2")
-        elif size == default:
-            section.ignore(key, why="the default, which is modelled")
+    settings: dict[str, Any] = {}
+    for key, stages in STAGES.items():
+        if stage not in stages:
+            named = " and ".join(map(str, stages))
+            section.ignore(key, why=f"only for stage{'s' * (len(stages) > 1)} {named}")
         else:
-            auto = '"auto" (from the hidden size), ' if section.get(key) == AUTO else ""
-            section.refuse(key, why=f"{auto}modelled at the default of {default:,} elements")
+            settings |= _setting(section, key)
+    kept = account.choice("data_types.grad_accum_dtype", ("fp32", "bf16", "fp16"))
+    if kept is not None and stage:
+        settings["grad_accum_dtype"] = "fp32" if kept == "fp32" else "bf16"
+        account.note("data_types.grad_accum_dtype", text=f"gradients in {kept}")
+    account.ignore("data_types.grad_accum_dtype", why="no stage of ZeRO, or the default")
+    settle(account, settings)
+
+
+def settle(account: Account, settings: Mapping[str, Any]) -> None:
+    """Add settings of the framework to those that are there, where it has them."""
+    own = FRAMEWORKS[account.value("framework")].settings
+    there = dict(account.value("settings")) | {k: v for k, v in settings.items() if k in own}
+    account.options["settings"] = OPTIONS["settings"].check(there)
+
+
+def _setting(section: Account, key: str) -> dict[str, Any]:
+    """Return a setting that the section says, "auto" as it is where the trainer fills it in."""
+    option = FRAMEWORKS[section.value("framework")].settings.get(key)
+    if option is None:
+        section.refuse(key, why="without bf16 and fp16 ZeRO is modelled as FSDP2")
+        return {}
+    value: Any
+    if option.choices:
+        value = section.flag(key)
+    elif section.get(key) == AUTO:
+        value = AUTO if AUTO in option.words else None
+    else:
+        value = section.integer(key, *option.bounds)
+    if value is None:
+        section.ignore(key, why="the default")
+        return {}
+    filled = " (from the hidden size)" if value == AUTO else ""
+    section.note(key, text=f"{key} = {value!r}{filled}")
+    return {key: value}
 
 
 def _offload(section: Account, stage: int) -> None:
@@ -268,5 +303,8 @@ def _optimizer(account: Account) -> None:
         account.assume("the script's, which the file doesn't say", optimizer="adamw")
     name = str(account.get("optimizer.type", "AdamW")).lower()
     if name in ("adam", "adamw", "fusedadam", "cpuadam"):
+        if account.flag("optimizer.params.torch_adam"):  # torch's, foreach by default
+            account.use("optimizer.params.torch_adam", optimizer="adamw_foreach")
         account.note("optimizer.type", text="AdamW")
+    account.ignore("optimizer.params.torch_adam", why="off")
     account.refuse("optimizer.type", why="modelled as AdamW, the only one under DeepSpeed")

@@ -14,7 +14,7 @@ from typing import Any
 from trainmem.config import ConfigError
 from trainmem.readers.accelerate import read_fsdp
 from trainmem.readers.account import AUTO, Account, Reading, flatten
-from trainmem.readers.deepspeed import read_section
+from trainmem.readers.deepspeed import read_section, settle
 from trainmem.transformer.architecture import Architecture
 from trainmem.transformer.presets import ARCHITECTURES
 from trainmem.words import describe
@@ -309,6 +309,8 @@ def _optimizer(account: Account) -> None:
     if account.get("deepspeed.optimizer.type") is not None:
         account.ignore("optim", why="DeepSpeed's file names its own optimizer")
         return
+    if account.value("sharding") in ("zero1", "zero2"):
+        settle(account, {"param_groups": 2})  # with and without weight decay
     account.assume("the default of TrainingArguments", optimizer="adamw")
     name = str(account.get("optim", "adamw_torch_fused")).lower()
     if name in OPTIMIZERS:

@@ -1,7 +1,7 @@
 """Memory of one training step of a transformer, from its architecture and how it is run.
 
 In reading order: `engine/` (named dimensions, blocks and events, a small autograd, operations),
-`rule` (what a rule of validity is), `optimizers`, `families/` and `stacks/` (one file each),
+`rule` (what a rule of validity is), `option`, `optimizers`, `families/`, `stacks/` (one file each),
 `structure` (what decides the order of events), `writer`, `layer`, `heads`, `micro` and `step` (the
 walk through a step), `layout`, `rules`, `options` and `plan` (how a step is run), `architecture`,
 `presets`, `sizes` and `program` (compiled to matrices), `peak` and `timeline` (answers), `levels`
@@ -18,7 +18,8 @@ from trainmem.transformer.layout import Stage, stages
 from trainmem.transformer.levels import Level, grade, levels
 from trainmem.transformer.model import TransformerModel
 from trainmem.transformer.optimizers import OPTIMIZERS, Optimizer
-from trainmem.transformer.options import OPTIONS, Option
+from trainmem.transformer.option import Option
+from trainmem.transformer.options import OPTIONS
 from trainmem.transformer.peak import COMPONENTS, PHASES, Result, peak, peaks, reserved_bytes
 from trainmem.transformer.plan import Plan, stack
 from trainmem.transformer.presets import ARCHITECTURES, architecture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmem.transformer.engine.graph import Graph, Value
-from trainmem.transformer.engine.tape import SAVED, Event, Storage
+from trainmem.transformer.engine.tape import GRADIENTS, SAVED, Event, Storage
 
 if TYPE_CHECKING:
     from trainmem.transformer.micro import Micro
@@ -80,7 +80,11 @@ def last_use(core: list[Event], later: list[Event]) -> list[Event]:
     Not those that the layer whose backward pass comes `later` uses and marks too.
     """
     used = {event.block.size for event in later if not event.change}
+
+    def marked(event: Event) -> bool:  # a gradient's mark is the collectives'
+        return not event.change and event.block.kind is not GRADIENTS
+
     return [
-        event._replace(change=event.change or (0 if event.block.size in used else -1))
+        event._replace(change=0 if event.block.size in used else -1) if marked(event) else event
         for event in core
     ]

@@ -112,6 +112,8 @@ class Micro:
             self.pending[name] = g
             if self.arrived[name] < uses:
                 return
+        if self.collectives.takes(name, g):
+            return
         if s.gathers:
             adds = self.progress.whole_exists and not self.collectives.accumulates_whole
         else:
@@ -127,7 +129,7 @@ class Micro:
         self.kinds = self.kinds_of_layers()
         self.link()
         after = self.kinds[-1].after
-        for low, high in self.spread(1, 1):
+        for low, high in self.spread(1, 1, hooks=False):
             layer = self.kind(low)
             collectives.pre_forward(writer.layer)
             writer.tape.events += layer.body
@@ -172,10 +174,14 @@ class Micro:
             return [like_others]
         return [like_others, Layer(self, False, needs=False)]
 
-    def spread(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return ranges of like layers: each by itself where kinds alternate."""
-        layers = self.writer.s.num_layers
-        return list(spread(layers, layers if self.writer.s.every_2nd else first, last))
+    def spread(self, first: int, last: int, hooks: bool = True) -> list[tuple[int, int]]:
+        """Return ranges of like layers: each by itself where kinds differ, or collectives do.
+
+        `hooks` says whether those on gradients have a part.
+        """
+        s = self.writer.s
+        apart = s.every_2nd or (s.framework.by_module and (hooks or s.gathers))
+        return list(spread(s.num_layers, s.num_layers if apart else first, last))
 
     def link(self) -> None:
         """Give the tensor between two layers one kind: every output is the next one's input."""

@@ -311,7 +311,7 @@ class TransformerModel(MemoryModel):
         need = result.peak_bytes * self.factor
         extra = {"calibration": asdict(self.calibration)} if self.calibration else {}
         return {
-            "plan": asdict(plan),
+            "plan": told(plan),
             "detail": {
                 "architecture": asdict(self.architecture),
                 "num_params": self.architecture.num_params,
@@ -324,6 +324,13 @@ class TransformerModel(MemoryModel):
                 **extra,
             },
         }
+
+
+def told(plan: Plan) -> dict[str, Any]:
+    """Return every option of a plan; settings of the framework only where there are some."""
+    options = asdict(plan)
+    settings = dict(options.pop("settings"))
+    return options | ({"settings": settings} if settings else {})
 
 
 #: GPU counts of the grids: 1 to a million, 300 steps.

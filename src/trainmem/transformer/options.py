@@ -2,85 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from trainmem.transformer.optimizers import OPTIMIZERS
-from trainmem.transformer.rule import NotCovered
+from trainmem.transformer.option import Option, Settings
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS
-from trainmem.words import describe
 
 FSDP = "torch 2.13, torch/distributed/fsdp/_fully_shard"
 HF = "transformers 5.24"
 TORCH = "torch 2.13"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One row of the table: what a field of :class:`Plan` may be.
-
-    Attributes
-    ----------
-    name
-        Field of `Plan`.
-    default
-        What most people run.
-    label, help, source
-        For people: a name, one sentence, and where the behaviour was read or seen.
-    listed
-        Allowed values with a short label each; empty for numbers, and for what is in a table of
-        its own.
-    bounds
-        Lowest and highest value of a number; (0, 0) where there are choices.
-    rows
-        The table whose rows can be chosen, each with a label: optimizers, say.
-    """
-
-    name: str
-    default: Any
-    label: str
-    help: str
-    source: str
-    listed: tuple[tuple[Any, str], ...] = ()
-    bounds: tuple[int, int] = (0, 0)
-    rows: Mapping[str, Any] | None = None
-
-    @property
-    def choices(self) -> tuple[tuple[Any, str], ...]:
-        """Allowed values with a short label each; empty for numbers."""
-        if self.rows is None:
-            return self.listed
-        return tuple((name, row.label) for name, row in self.rows.items())
-
-    def check(self, value: Any) -> Any:
-        """Return `value` in its own type, or raise :class:`NotCovered` that names the option."""
-        if self.rows is not None:
-            if isinstance(value, str) and value in self.rows:
-                return value
-        elif not self.listed:
-            return self._number(value)
-        for choice, _ in self.choices:
-            if type(value) is type(choice) and value == choice:
-                return choice
-        allowed = ", ".join(repr(choice) for choice, _ in self.choices)
-        reason = f"{self.name} must be one of {allowed}, got {describe(value)}"
-        raise NotCovered(reason, self.name)
-
-    def _number(self, value: Any) -> int:
-        low, high = self.bounds
-        try:
-            number = operator.index(value)
-        except Exception:  # a foreign object may fail in any way; the message must not
-            number = low - 1
-            if isinstance(value, float) and value.is_integer():
-                number = int(value)
-        boolean = type(value).__name__ in ("bool", "bool_")  # NumPy's before 2.3 is an index too
-        if boolean or not low <= number <= high:
-            reason = f"{self.name} must be an integer from {low} to {high}, got {describe(value)}"
-            raise NotCovered(reason, self.name)
-        return number
 
 
 _ON_OFF = ((False, "no"), (True, "yes"))
@@ -211,5 +139,9 @@ OPTIONS: dict[str, Option] = {
                "DeepSpeed, offload_optimizer and offload_param; FSDP2 CPUOffloadPolicy",
                (("none", "nothing"), ("optimizer", "optimizer states"),
                 ("all", "optimizer states, gradients and weights"))),
+        Settings("settings", (), "Framework's settings",
+                 "What the framework's own configuration says beyond these options; "
+                 "`FRAMEWORKS[name].settings` lists it.",
+                 "each with its source in the framework's table"),
     )
 }  # fmt: skip

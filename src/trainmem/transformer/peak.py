@@ -78,12 +78,20 @@ class Result:
     pool_bytes: dict[str, int] = field(default_factory=dict)
 
 
-def compiled_for(architecture: Architecture, plan: Plan, stage: Stage) -> tuple[Program, Floats]:
-    """Compile one configuration of one stage and size its blocks."""
+def compiled_for(
+    architecture: Architecture, plan: Plan, stage: Stage, rank: int | None = None
+) -> tuple[Program, Floats]:
+    """Compile one configuration of one stage and size its blocks, on the rank with the highest."""
     b, s, n = (np.float64(v) for v in (plan.micro_batch, plan.seq_length / plan.cp, plan.ranks))
     order = int(orders(architecture, plan, b=b, s=s, n=n))
     program = program_of(architecture, plan, order, stage)
-    return program, program.bytes_of(*program.table.bytes(architecture, plan, b=b, s=s, n=n))
+    each = [
+        program.bytes_of(*program.table.bytes(architecture, plan, b=b, s=s, n=n, own=own))
+        for own in program.numbers(n, rank)
+    ]
+    if len(each) == 1:
+        return program, each[0]
+    return program, max(each, key=lambda sizes: float((program.alive @ sizes).max()))
 
 
 def stages_of(architecture: Architecture, plan: Plan) -> list[Stage]:
@@ -93,7 +101,9 @@ def stages_of(architecture: Architecture, plan: Plan) -> list[Stage]:
     return stages(architecture, plan)
 
 
-def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) -> Result:
+def peak(
+    architecture: Architecture, plan: Plan, *, stage: int | None = None, rank: int | None = None
+) -> Result:
     """Peak memory of one step, its phase and its composition.
 
     Parameters
@@ -102,6 +112,9 @@ def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) ->
         The model and how it is run.
     stage
         Pipeline stage, or None for the one with the highest peak.
+    rank
+        Rank among those that share the states, or None for the one with the highest peak: they
+        differ where a framework cuts its partitions without regard to parameters.
 
     Raises
     ------
@@ -112,7 +125,9 @@ def peak(architecture: Architecture, plan: Plan, *, stage: int | None = None) ->
     all_stages = stages_of(architecture, plan)
     if stage is not None and stage not in range(len(all_stages)):
         raise ValueError(f"stage must be from 0 to {len(all_stages) - 1}, got {describe(stage)}")
-    compiled = [compiled_for(architecture, plan, each) for each in all_stages]
+    if rank is not None and rank not in range(plan.ranks):
+        raise ValueError(f"rank must be from 0 to {plan.ranks - 1}, got {describe(rank)}")
+    compiled = [compiled_for(architecture, plan, each, rank) for each in all_stages]
     highest_of = [int((program.alive @ sizes).max()) for program, sizes in compiled]
     worst = int(np.argmax(highest_of)) if stage is None else stage
     program, sizes = compiled[worst]
@@ -313,7 +328,8 @@ def _programs(
 ) -> Iterator[tuple[NDArray[np.int64], Program, tuple[Floats, Floats]]]:
     """Yield the programs that configurations run: of which, and the bytes of their blocks.
 
-    One for each stage of a pipeline and each order of events among them.
+    One for each stage of a pipeline and each order of events among them, and again for each rank
+    that may hold most.
     """
     b, s, n = axes
     found = orders(architecture, plan, b=b, s=s, n=n)
@@ -325,4 +341,5 @@ def _programs(
             at = [axis[where] if axis.size > 1 else axis for axis in axes]
         program = program_of(architecture, plan_for(plan, bool(order & 1)), order, stage)
         b, s, n = at
-        yield where, program, program.table.bytes(architecture, plan, b=b, s=s, n=n)
+        for own in program.numbers(n):
+            yield where, program, program.table.bytes(architecture, plan, b=b, s=s, n=n, own=own)

@@ -56,12 +56,17 @@ class Plan:
     lora_targets: str = OPTIONS["lora_targets"].default
     quantization: str = OPTIONS["quantization"].default
     offload: str = OPTIONS["offload"].default
+    settings: tuple[tuple[str, Any], ...] = OPTIONS["settings"].default
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = OPTIONS[field.name].check(getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         check_options(self)
+        own = FRAMEWORKS[self.framework].settings
+        checked = ((name, own[name].check(value)) for name, value in self.settings)
+        differ = tuple(pair for pair in checked if pair[1] != own[pair[0]].default)
+        object.__setattr__(self, "settings", differ)
 
     @property
     def zero_stage(self) -> int:

@@ -6,14 +6,17 @@ each size alive after each event, and bytes of each size (`sizes`).
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainmem.transformer.architecture import Architecture
-from trainmem.transformer.engine.dims import BSV, H, V, X
+from trainmem.transformer.engine.dims import BSV, H, Shape, V, X
 from trainmem.transformer.engine.tape import (
     KINDS,
     LOGITS,
@@ -32,8 +35,9 @@ from trainmem.transformer.layout import Stage, stages
 from trainmem.transformer.model_rules import check_model
 from trainmem.transformer.optimizers import OPTIMIZERS
 from trainmem.transformer.plan import Plan
-from trainmem.transformer.sizes import Floats, SizeTable
+from trainmem.transformer.sizes import Floats, SizeTable, fixed_dimensions
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS
+from trainmem.transformer.stacks.framework import Numbers
 from trainmem.transformer.step import walk
 from trainmem.transformer.structure import Structure
 from trainmem.transformer.writer import Segment
@@ -58,8 +62,8 @@ class Program:
         Events after which memory falls, or a segment ends: the only ones that can be a peak.
     alive
         Blocks of each size alive after those events, shape (rows, sizes).
-    adapted
-        Whether only adapters are trained.
+    structure, noted
+        What it was written from, and what the framework's collectives noted as they wrote.
     """
 
     sizes: tuple[Size, ...]
@@ -71,7 +75,12 @@ class Program:
     start: NDArray[np.int64]
     rows: NDArray[np.int64]
     alive: Floats
-    adapted: bool = False
+    structure: Structure
+    noted: Any = None
+
+    def numbers(self, n: Any, rank: int | None = None) -> list[Numbers]:
+        """Return the framework's own numbers at `n` ranks (:meth:`Framework.numbers`)."""
+        return self.structure.framework.numbers(self.structure, self.noted, n, rank)
 
     @cached_property
     def table(self) -> SizeTable:
@@ -150,7 +159,7 @@ class Program:
             return highest(LOGITS)
         logits = whole(BSV, 2)
         one = sum(sizes[i] for i, size in enumerate(self.sizes) if size == logits)
-        return float(one) + (0.0 if self.adapted else highest(RECOMPUTED))
+        return float(one) + (0.0 if self.structure.frozen else highest(RECOMPUTED))
 
 
 @lru_cache(maxsize=1024)
@@ -173,6 +182,8 @@ def compile_structure(structure: Structure) -> Program:
     alive = np.zeros((len(events), len(sizes)))
     alive[np.arange(len(events)), size] = count
     np.cumsum(alive, axis=0, out=alive)
+    if structure.framework.by_module:  # many layers are written out, of which few can be the peak
+        rows = rows[_undominated(alive[rows], np.searchsorted(start, rows, side="right"))]
     return Program(
         sizes,
         segments,
@@ -183,8 +194,24 @@ def compile_structure(structure: Structure) -> Program:
         np.array(start),
         rows,
         alive[rows],
-        structure.frozen,
+        structure,
+        writer.noted,
     )
+
+
+def _undominated(alive: Floats, segments: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say which rows may be the peak: not those where no block lives that another has not.
+
+    Compared with their neighbours, and with the same row of the layer before and after.
+    """
+    keep = np.ones(len(alive), dtype=np.bool_)
+    lengths = Counter(np.bincount(segments).tolist()).most_common(4)
+    for apart in {1, 2, 3, 4} | {length for length, _ in lengths if 0 < length < len(alive)}:
+        before, after = alive[:-apart], alive[apart:]
+        below, above = (before <= after).all(axis=1), (before >= after).all(axis=1)
+        keep[:-apart] &= above | ~below
+        keep[apart:] &= below | ~above
+    return keep
 
 
 @lru_cache(maxsize=1024)
@@ -245,6 +272,11 @@ def structure_of(
         root.pop("embed")
     if not stage.last:
         root = {name: p for name, p in root.items() if name in ("embed", "position")}
+    elements: dict[Shape, int] = {}
+    if framework.by_module:
+        dims = fixed_dimensions(a, plan.tp, plan.ep, plan.lora_rank)
+        for p in (*layer.values(), *root.values()):
+            elements[p.shape] = math.prod(dims[dim] for dim in p.shape)
     return Structure(
         code=family.code,
         framework=framework,
@@ -270,7 +302,7 @@ def structure_of(
         quantization=plan.quantization,
         sharding=plan.sharding,
         alone=alone,
-        split=plan.wrapping == "split",
+        split=plan.wrapping == "split" or framework.by_module,
         offload=plan.offload,
         reduce_unit=4 if plan.reduce_dtype == "float32" else 2,
         precision=plan.precision,
@@ -291,6 +323,8 @@ def structure_of(
         sequence_parallel=plan.tp > 1 and plan.sequence_parallel,
         context_parallel=plan.cp > 1,
         single=single,
+        settings=framework.resolved(plan.settings, a.hidden_dim),
+        elements=tuple(elements.items()),
     )
 
 

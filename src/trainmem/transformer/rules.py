@@ -56,6 +56,13 @@ def _no_replicas(p: Plan) -> str:
     return f"sharding 'ddp' needs num_gpus of 2 or more{each}, got {p.num_gpus}; use 'none'"
 
 
+def _no_setting(p: Plan) -> str:
+    own = _framework(p).settings
+    bad = next(name for name, _ in p.settings if name not in own)
+    has = f"; it has {', '.join(own)}" if own else ""
+    return f"settings of framework {p.framework!r} have no {bad!r}{has}"
+
+
 def _partners(p: Plan) -> tuple[str, str] | None:
     """Return a framework and kernels that run only with each other, of which a plan has one."""
     for framework in FRAMEWORKS.values():
@@ -168,9 +175,19 @@ SHARDING = (
         grants={"precision": ("mixed",)},
     ),
     Rule(
+        name="settings that the framework has",
+        fields=("settings", "framework"),
+        broken=lambda p: any(name not in _framework(p).settings for name, _ in p.settings),
+        message=_no_setting,
+        grants={"settings": ((),)},
+    ),
+    Rule(
         name="master weights are the optimizer's",
         fields=("precision", "optimizer"),
-        broken=lambda p: p.precision == "bf16_master" and not OPTIMIZERS[p.optimizer].masters,
+        broken=lambda p: (
+            p.precision == "bf16_master"
+            and not (OPTIMIZERS[p.optimizer].masters or _framework(p).own_masters)
+        ),
         message=lambda p: f"precision 'bf16_master' needs optimizer 'adamw', got {p.optimizer!r}",
         grants={"optimizer": ("adamw",)},
     ),

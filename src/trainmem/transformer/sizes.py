@@ -193,7 +193,7 @@ class SizeTable:
     def __init__(self, sizes: tuple[Size, ...]) -> None:
         form = np.array([size.form for size in sizes], dtype=np.int64)
         unit = np.array([size.unit for size in sizes], dtype=np.float64)
-        sharing = (form == Form.SHARD) | (form == Form.GATHERED)
+        sharing = np.isin(form, (Form.SHARD, Form.GATHERED, Form.OWN))
         self.whole, self.shared = np.flatnonzero(~sharing), np.flatnonzero(sharing)
         self._whole_unit, self._shared_unit = unit[self.whole], unit[self.shared, None]
         self._eight_bit = np.flatnonzero(form[self.whole] == Form.EIGHT_BIT)
@@ -202,13 +202,20 @@ class SizeTable:
         self._tokens = list(dict.fromkeys(tokens))
         self._token_dims = {dim for shape in tokens for dim in shape}
         self._of_tokens = np.array([self._tokens.index(each) for each in tokens], dtype=np.int64)
-        parameters = list(dict.fromkeys(p for i in self.shared for p in sizes[i].shapes))
+        divided = [i for i in self.shared if sizes[i].form is not Form.OWN]
+        parameters = list(dict.fromkeys(p for i in divided for p in sizes[i].shapes))
+        #: Rows of the shared sizes that are the framework's own, and of which dimension.
+        self._own = [
+            (row, sizes[i].shapes[0][0])
+            for row, i in enumerate(self.shared)
+            if sizes[i].form is Form.OWN
+        ]
         self._expert = np.array([[p[0] is E] for p in parameters], dtype=bool)
         #: How often a size has a parameter, as a shard and gathered: (shared, 2 · parameters).
         self._has = np.zeros((len(self.shared), 2 * len(parameters)))
         for row, i in enumerate(self.shared):
             gathered = len(parameters) if sizes[i].form is Form.GATHERED else 0
-            for p in sizes[i].shapes:
+            for p in sizes[i].shapes if sizes[i].form is not Form.OWN else ():
                 self._has[row, gathered + parameters.index(p)] += 1
         fixed = [tuple(dim for dim in shape if dim not in OF_TOKENS) for shape in shapes]
         self._dims = list(dict.fromkeys(dim for shape in (*fixed, *parameters) for dim in shape))
@@ -225,7 +232,14 @@ class SizeTable:
         return np.array(rows, dtype=np.int64).reshape(len(shapes), longest)
 
     def bytes(
-        self, architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any
+        self,
+        architecture: Architecture,
+        plan: Plan,
+        *,
+        b: Any,
+        s: Any,
+        n: Any,
+        own: Mapping[Dim, Any] | None = None,
     ) -> tuple[Floats, Floats]:
         """Return the bytes of the whole and of the shared sizes, rounded as the allocator does.
 
@@ -236,6 +250,8 @@ class SizeTable:
         b, s, n
             Micro batch, length on one GPU, GPUs that share the states (dp · cp); numbers, or
             arrays of shape (configurations,).
+        own
+            The framework's own numbers, each like `n`.
 
         Returns
         -------
@@ -254,7 +270,10 @@ class SizeTable:
         if plan.ep > 1:
             ranks = np.where(self._expert, np.maximum(ranks / plan.ep, 1), ranks)
         shard = np.ceil(first / ranks) * rest
-        shared = self._has @ np.concatenate([shard, shard * ranks]) * self._shared_unit
+        shared = self._has @ np.concatenate([shard, shard * ranks])
+        for row, dim in self._own:
+            shared[row] = own[dim] if own else 0
+        shared *= self._shared_unit
         return np.ceil(whole / ROUND) * ROUND, np.ceil(shared / ROUND) * ROUND
 
     def _fixed_bytes(

@@ -23,6 +23,7 @@ def walk(structure: Structure) -> StepWriter:
             whole_exists=structure.delayed and not first,
             shards_exist=structure.keep or (not structure.delayed and not first),
         )
+        collectives.begin(progress)
         micro = Micro(writer, collectives, progress, adds=structure.keep or not first)
         micro.forward()
         micro.backward()

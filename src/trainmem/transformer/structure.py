@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmem.transformer.engine.dims import BSH, B, H, R, Shape
 from trainmem.transformer.engine.tape import Parameter
@@ -76,6 +76,9 @@ class Structure:
         parallelism.
     single
         Whether a micro batch is a single sequence.
+    settings, elements
+        What the plan sets of the framework's own options; and, where the framework's order depends
+        on them, the elements of each parameter's shape.
     """
 
     code: Code
@@ -121,6 +124,12 @@ class Structure:
     sequence_parallel: bool
     context_parallel: bool
     single: bool
+    settings: tuple[tuple[str, Any], ...] = ()
+    elements: tuple[tuple[Shape, int], ...] = ()
+
+    def setting(self, name: str) -> Any:
+        """Return one of the framework's own options: as the plan sets it, or its default."""
+        return dict(self.settings).get(name, self.framework.settings[name].default)
 
     @property
     def zero(self) -> int:
@@ -173,7 +182,8 @@ class Structure:
 
         Other stacks' losses in pieces are known by what they save alone (`loss_pieces`).
         """
-        exact = self.kernels.exact_pieces and not (self.split or self.parallel)
+        in_groups = self.split and not self.framework.by_module
+        exact = self.kernels.exact_pieces and not (in_groups or self.parallel)
         return self.loss_head == "pieces" and exact
 
     @property

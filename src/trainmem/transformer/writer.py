@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from trainmem.transformer.engine.dims import BS, SCALAR, D, Shape
 from trainmem.transformer.engine.graph import Precision
@@ -54,6 +55,9 @@ class StepWriter:
         self.tape = Tape()
         self.emit = self.tape.emit
         self.segments: list[Segment] = []
+        #: Rewrites a segment's events as it is closed: the collectives' hook on gradients.
+        self.settle: Callable[[list[Event], int], list[Event]] = lambda events, layer: events
+        self.noted: Any = None  # what the collectives noted for their framework's numbers
         self.rest_unit, self.weight_unit, gradient = UNITS[s.precision]
         self.grad_unit = s.framework.grad_unit or gradient
         self.trained_unit = self.rest_unit
@@ -78,12 +82,23 @@ class StepWriter:
         self, phase: str, label: str, times: int = 1, layers: tuple[int, int] = (0, 0)
     ) -> None:
         """Turn the events written since the last segment into one."""
-        self.segments.append(Segment(phase, label, self.tape.events, times, layers))
+        events = self.settle(self.tape.events, layers[0])
+        self.segments.append(Segment(phase, label, events, times, layers))
         self.tape.events = []
 
     # ---- before the step ----
     def at_rest(self) -> None:
         """Allocate what is there before the step: weights, optimizer, kept gradients, tokens."""
+        s = self.s
+        s.framework.states(self)
+        s.framework.buffers(self)
+        if not s.learned_positions:
+            self.emit(whole((D,), 2), 2, WEIGHTS)
+        self.emit(whole(BS, 8), 1, TEMPORARY)
+        self.close("states", "weights, optimizer states and tokens")
+
+    def states_by_parameter(self) -> None:
+        """Allocate weights, optimizer states and kept gradients, each parameter's by itself."""
         s = self.s
         for name, p, count in self.parameters():
             if s.offload != "all":
@@ -95,13 +110,8 @@ class StepWriter:
                 self.emit(gathered, count, GATHERED)
             if s.sharding == "ddp" and s.framework.ddp_buckets and s.trains(p):
                 self.emit(whole(p.shape, self.grad_unit), count, GRADIENTS)
-        if s.keep and s.offload == "none":  # offloaded, DeepSpeed keeps gradients on the CPU too
+        if s.keep and s.offload == "none":
             self.gradients_at_rest(1)
-        s.framework.buffers(self)
-        if not s.learned_positions:
-            self.emit(whole((D,), 2), 2, WEIGHTS)
-        self.emit(whole(BS, 8), 1, TEMPORARY)
-        self.close("states", "weights, optimizer states and tokens")
 
     def unit_at_rest(self, p: Parameter) -> float:
         """Bytes per element of a weight outside gathering."""
@@ -178,13 +188,17 @@ class StepWriter:
         return [*groups, (self.head_group, 1)] if self.s.split else groups
 
     def optimizer_step(self) -> None:
+        """Write the optimizer's step as the framework runs it."""
+        self.s.framework.step(self)
+        self.close("opt", "optimizer step")
+
+    def update_by_parameter(self) -> None:
         """Temporaries of the step, then the gradients go (unless kept)."""
         s = self.s
         if not s.framework.flat_step and s.offload == "none":  # else flat tensors, or on the CPU
             self._updates()
         if not s.keep and not (s.offload == "all" and s.gathers):
             self.gradients_at_rest(-1)
-        self.close("opt", "optimizer step")
 
     def _updates(self) -> None:
         """Write what updating every trained parameter allocates, by the optimizer that has it."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trainmem.cards import GPUS, PRESETS
 from trainmem.config import FIELDS
-from trainmem.request import DERIVED, PLAN_OPTIONS
+from trainmem.request import CONTROLS, DERIVED
 from trainmem.transformer import ARCHITECTURES, OPTIONS, STACKS, Architecture, Option
 from trainmem.widget.labels import CHOICE_LABELS
 
@@ -48,7 +48,7 @@ def tables() -> dict[str, Any]:
         ],
         "derived": list(DERIVED),
         "stacks": [{"name": stack.name, "label": stack.label} for stack in STACKS.values()],
-        "plan": sorted(map(_option, PLAN_OPTIONS.values()), key=_group_order),
+        "plan": sorted(map(_option, CONTROLS.values()), key=_group_order),
         "gpus": [{"label": gpu.label, "gb": gpu.nominal_gb} for gpu in GPUS],
     }
 

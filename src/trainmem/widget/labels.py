@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from trainmem.config import FIELDS
 from trainmem.transformer import OPTIONS
+from trainmem.transformer.option import Settings
 from trainmem.words import grouped
 
 __all__ = [
@@ -49,7 +50,8 @@ _NAMED: Final = re.compile(
 def field_on_screen(field: str) -> str:
     """Return the control at which a refusal of a field is said; "" where there is none."""
     name = field.removeprefix("plan: ")
-    return {"sharding": "zero_stage"}.get(name, name) if name in LABELS else ""
+    shown = name in LABELS and not isinstance(OPTIONS.get(name), Settings)
+    return {"sharding": "zero_stage"}.get(name, name) if shown else ""
 
 
 def in_labels(text: str) -> str:
@@ -85,6 +87,8 @@ def changes_in_labels(also: Mapping[str, Any]) -> str:
     """Return in words what a choice brought along; nothing where that is nothing."""
 
     def written(name: str, value: Any) -> str:
+        if isinstance(value, tuple):  # settings, which no control sets
+            return ", ".join(f"{key} {setting}" for key, setting in value) or "as it has them"
         label = CHOICE_LABELS.get((name, value)) if name in FIELDS else None
         return label or choice_labels(name).get(value) or grouped(value)
 

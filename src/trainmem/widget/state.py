@@ -161,7 +161,7 @@ def under_stack(state: State, name: object, also: Mapping[str, Any]) -> State:
     What the last one changed returns to what it was, unless it was changed since; the options of
     one that came with the plan return to the defaults.
     """
-    given = {**stack_changes(name), **also}
+    given = {"settings": (), **stack_changes(name), **also}  # settings are one framework's
     if state.architecture is None:
         raise ConfigError("stack", name, "it needs an architecture")
     defaults = {n: option.default for n, option in PLAN_OPTIONS.items()}

@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainmem.cards import PRESETS
 from trainmem.config import FIELDS
 from trainmem.limits import Limit
-from trainmem.request import DERIVED, PLAN_OPTIONS, stack_of, stacks_lacking
+from trainmem.request import CONTROLS, DERIVED, stack_of, stacks_lacking
 from trainmem.simulation import GB, Simulation
 from trainmem.transformer import ARCHITECTURES
 from trainmem.transformer.inputs import plan_of
@@ -49,7 +49,7 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "dominates": _dominates(s),
         "preset": _preset_of(s),
         "stack": stack_of(s.plan) if s.plan is not None else "",
-        "plan": {n: getattr(s.plan, n) for n in PLAN_OPTIONS} if s.plan is not None else {},
+        "plan": {n: getattr(s.plan, n) for n in CONTROLS} if s.plan is not None else {},
         "unavailable": _unavailable(s),
         "layout": layout_words(s.plan) if s.plan is not None else "",
         "note": {"text": "", "offer": ""} if name else {"text": OMITS, "offer": OFFER},

@@ -52,6 +52,7 @@ class Form(IntEnum):
     SHARD = 1  # one rank's part of parameters, first dimensions divided and rounded up
     GATHERED = 2  # the same of all ranks: whole, and padded
     EIGHT_BIT = 3  # bitsandbytes' states, of small parameters in fp32
+    OWN = 4  # what the framework says of one dimension of its own
 
 
 class Size(NamedTuple):
@@ -65,6 +66,11 @@ class Size(NamedTuple):
 def whole(shape: Shape, unit: float) -> Size:
     """Return the size of one tensor."""
     return Size(Form.WHOLE, (shape,), unit)
+
+
+def of_framework(dim: Dim, unit: float = 1) -> Size:
+    """Return the size of what the framework has its own number for."""
+    return Size(Form.OWN, ((dim,),), unit)
 
 
 class Role(IntEnum):

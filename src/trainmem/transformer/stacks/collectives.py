@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmem.transformer.engine.tape import Parameters
+from trainmem.transformer.engine.tape import Parameters, Storage
 
 if TYPE_CHECKING:
     from trainmem.transformer.writer import StepWriter
@@ -46,6 +46,13 @@ class Collectives:
     @property
     def accumulates_whole(self) -> bool:
         """Whether earlier micro batches leave whole gradients in the type of the reduction."""
+        return False
+
+    def begin(self, progress: Progress) -> None:
+        """Before a micro batch."""
+
+    def takes(self, name: str, gradient: Storage) -> bool:
+        """Take a weight's whole gradient as it is made; False leaves it to `post_backward`."""
         return False
 
     def pre_forward(self, group: Parameters) -> None:

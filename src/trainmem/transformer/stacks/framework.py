@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainmem.transformer.engine.dims import Dim
 from trainmem.transformer.engine.tape import Form, Parameter, Size, whole
+from trainmem.transformer.option import Option
 from trainmem.transformer.rule import Rule
 from trainmem.transformer.stacks.collectives import Collectives
 
 if TYPE_CHECKING:
     from trainmem.transformer.structure import Structure
     from trainmem.transformer.writer import StepWriter
+
+#: The numbers of a framework's own dimensions, by dimension: a number, or one a configuration.
+Numbers = Mapping[Dim, Any]
 
 
 class Framework:
@@ -29,8 +34,6 @@ class Framework:
     gathers_from, shards_weights_from
         The ZeRO stage from which groups of parameters are gathered and given up; and from which a
         rank keeps a shard of the weights.
-    collectives
-        What it allocates around the passes.
     grad_unit
         Bytes per element of gradients, where they have a type of their own.
     adds_to_main
@@ -63,6 +66,13 @@ class Framework:
         Whether it can step on the CPU with the optimizer's states there.
     rules
         Which plans it does not have.
+    settings
+        Options that it has alone, by name: what a plan's `settings` may say.
+    by_module
+        Whether what it allocates around the passes differs from layer to layer, by how many
+        elements each module has. Layers are then written out, embedding and head apart.
+    own_masters
+        Whether it keeps master weights itself, whoever updates them.
     """
 
     name: ClassVar[str]
@@ -70,7 +80,6 @@ class Framework:
     fsdp2: ClassVar[bool] = False
     gathers_from: ClassVar[int] = 4
     shards_weights_from: ClassVar[int] = 3
-    collectives: ClassVar[type[Collectives]] = Collectives
     grad_unit: ClassVar[int | None] = None
     adds_to_main: ClassVar[bool] = False
     keeps_gradients: ClassVar[bool] = True
@@ -91,6 +100,15 @@ class Framework:
     stage_words: ClassVar[Mapping[int, str]] = {}
     cpu_optimizer: ClassVar[bool] = False
     rules: ClassVar[tuple[Rule, ...]] = ()
+    settings: ClassVar[Mapping[str, Option]] = {}
+    by_module: ClassVar[bool] = False
+    own_masters: ClassVar[bool] = False
+
+    def resolved(
+        self, settings: tuple[tuple[str, Any], ...], hidden: int
+    ) -> tuple[tuple[str, Any], ...]:
+        """Return settings of a plan with words that depend on the hidden size as numbers."""
+        return settings
 
     def gathers(self, zero: int) -> bool:
         """Whether groups of parameters are gathered and given up at a ZeRO stage."""
@@ -106,8 +124,36 @@ class Framework:
         """Return the size of a gradient as it stays to the optimizer's step."""
         return whole(p.shape, unit)
 
+    def collectives(self, write: StepWriter) -> Collectives:
+        """Return what it allocates around the passes."""
+        return Collectives(write)
+
+    def states(self, write: StepWriter) -> None:
+        """Allocate weights, optimizer states and gradients as they are before the step."""
+        write.states_by_parameter()
+
     def buffers(self, write: StepWriter) -> None:
         """Allocate what else is there before the step."""
+
+    def step(self, write: StepWriter) -> None:
+        """Write what the optimizer's step allocates, and the gradients that go with it."""
+        write.update_by_parameter()
+
+    def numbers(self, s: Structure, written: Any, n: Any, rank: int | None) -> list[Numbers]:
+        """Return the numbers of dimensions of its own, once for each rank that may hold most.
+
+        Parameters
+        ----------
+        s
+            The structure.
+        written
+            What the collectives noted in `StepWriter.noted` as they wrote the step.
+        n
+            GPUs that share the states: a number, or an array of them.
+        rank
+            The one rank that is asked about; None for all that may hold most.
+        """
+        return [{}]
 
 
 #: A framework with the sharding that Megatron calls its distributed optimizer, and no other.

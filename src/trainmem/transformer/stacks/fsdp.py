@@ -195,7 +195,6 @@ class Torch(Framework):
     fsdp2 = True
     gathers_from = 1
     shards_weights_from = 1
-    collectives = FSDP2
     keeps_gradients = False
     ddp_buckets = True
     flat_step = False
@@ -203,6 +202,10 @@ class Torch(Framework):
     peft = True
     adapters = True
     adapters_with_master = False
+
+    def collectives(self, write: StepWriter) -> FSDP2:
+        """Return FSDP2's, which are none where nothing is sharded."""
+        return FSDP2(write)
 
 
 FRAMEWORKS = (Torch(),)
