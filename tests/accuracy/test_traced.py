@@ -168,13 +168,17 @@ def test_figures_of_a_measured_class(group):
 
 #: Of runs of DeepSpeed's engine: median and worst error of each moment, in percent.
 MOMENTS = {"at rest": (0.1, 0.1), "backward": (0.5, 3), "step": (0.1, 0.1), "peak": (0.1, 0.5)}
-ENGINE = evaluate.evaluate(HERE / "data" / "deepspeed.json")
+ENGINE = {
+    count: evaluate.evaluate(HERE / "data" / f"{name}.json")
+    for name, count in (("deepspeed", 102), ("deepspeed-random", 32))
+}
 
 
+@pytest.mark.parametrize("count", ENGINE)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_moment_of_deepspeeds_engine(moment):
-    rows = [c for c in ENGINE if c.group == f"deepspeed · {moment}"]
-    assert len(rows) == 102
+def test_a_moment_of_deepspeeds_engine(moment, count):
+    rows = [c for c in ENGINE[count] if c.group == f"deepspeed · {moment}"]
+    assert len(rows) == count
     errors = [100 * abs(c.error) for c in rows]
     assert (median(errors), max(errors)) <= MOMENTS[moment]
     assert max(errors) <= MOMENTS[moment][1]

@@ -320,3 +320,24 @@ def test_every_setting_of_a_file_is_read():
         other = read_configuration({"bf16": {"enabled": True},
                                     "zero_optimization": {"stage": 3, key: 100}})  # fmt: skip
         assert f"zero_optimization.{key}" in other.unsupported
+
+
+# ---- what random runs of the engine showed ----
+def test_a_gradient_that_ranks_cannot_divide_is_copied():
+    odd = replace(LLAMA, vocab_size=128_257)  # times 4096: a multiple of 4096 alone
+    alone = {"reduce_bucket_size": 10**6, "stage3_max_live_parameters": 0}
+
+    def above(gpus):
+        plan = of(3, gpus, settings=alone)
+        return backward(plan, odd) - peak(odd, plan).states_bytes
+
+    size = 2 * odd.vocab_size * odd.hidden_dim
+    assert above(3) - above(4) == pytest.approx(size, rel=0.02)
+
+
+def test_without_a_contiguous_bucket_gradients_are_copied_all_the_same():
+    scattered = {"contiguous_gradients": False}
+    model = replace(LLAMA, vocab_size=1000)
+    parts = backward(of(2, settings=scattered), model)
+    whole = backward(of(2, settings={**scattered, "reduce_scatter": False}), model)
+    assert parts == whole

@@ -2,6 +2,7 @@
 
 A *framework* keeps and shards the states, *kernels* run the layers; the two combine (DeepSpeed runs
 transformers' layers or Liger's), and a *stack* is a named pair of them with the usual options.
+DeepSpeed's engine has files beside its own: settings, partitions, reduction, gathering.
 """
 
 from __future__ import annotations

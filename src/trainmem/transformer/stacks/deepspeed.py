@@ -45,6 +45,7 @@ from trainmem.transformer.stacks.deepspeed_partitions import (
     Keeping,
     Reductions,
     held,
+    uneven,
 )
 from trainmem.transformer.stacks.deepspeed_reduce import Accumulating, Partitioning, laid_out
 from trainmem.transformer.stacks.deepspeed_settings import FROM_HIDDEN, SETTINGS
@@ -242,14 +243,16 @@ class DeepSpeed(Framework):
         """Return the sizes of a rank's part and of what it holds of gradients."""
         counts = np.asarray(n)
         every, inverse = np.unique(counts.astype(np.int64), return_inverse=True)
-        dims = OF_STAGE_3 if s.zero == 3 else DIMENSIONS
+        dims = DIMENSIONS
         tables: list[list[Floats]]
         if s.zero == 3:
-            tables = [[divided(s, int(count)) for count in every]]
+            alone = tuple(written or ())  # gradients that were reduced alone
+            dims = (*OF_STAGE_3, *map(uneven, alone))
+            tables = [[divided(s, alone, int(count)) for count in every]]
         else:
             keeping = Keeping(
                 dealt=s.setting("round_robin_gradients"),
-                copies=s.setting("reduce_scatter"),
+                copies=s.setting("reduce_scatter") or not s.setting("contiguous_gradients"),
                 contiguous=s.setting("contiguous_gradients"),
                 wide=s.setting("grad_accum_dtype") == "fp32",
                 on_cpu=s.offload != "none",
@@ -279,8 +282,11 @@ def kept(reductions: Reductions) -> tuple[Size, ...]:
 
 
 @lru_cache(maxsize=4096)
-def divided(s: Structure, n: int) -> Floats:
-    """Return the numbers of `OF_STAGE_3`: every parameter divided by itself (`stage3.py`)."""
+def divided(s: Structure, alone: tuple[int, ...], n: int) -> Floats:
+    """Return the numbers of `OF_STAGE_3`: every parameter divided by itself (`stage3.py`).
+
+    And those of gradients that are reduced `alone`, copied where they do not divide.
+    """
     elements, trains = elements_of(s)
     parts = -(-elements // n)
     trained, limit = parts[trains], s.setting("sub_group_size")
@@ -290,7 +296,8 @@ def divided(s: Structure, n: int) -> Floats:
         end = int(ends[min(np.searchsorted(ends, begin + limit), ends.size - 1)])
         largest, begin = max(largest, end - begin), end
     frozen = parts[~trains].sum()
-    return np.array([total, frozen, trained.max(initial=0), largest or total, 1 / n])
+    copied = [UNIT if single % n else 0 for single in alone]
+    return np.array([total, frozen, trained.max(initial=0), largest or total, 1 / n, *copied])
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ from trainmem.transformer.engine.tape import (
     whole,
 )
 from trainmem.transformer.stacks.collectives import Progress
-from trainmem.transformer.stacks.deepspeed_partitions import SHARE, UNIT
+from trainmem.transformer.stacks.deepspeed_partitions import SHARE, UNIT, uneven
 from trainmem.transformer.stacks.deepspeed_reduce import Bucketed, Placed, laid_out
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ class Gathering(Bucketed):
         self.level = 0  # units of memory that are written as gathered
         self.left: deque[Module] = deque()  # what follows in the group's backward pass
         self.open: Module = ()
+        self.leftover: list[Module] = []
         self.missing = 0  # gradients of the open module that are still to come
 
     def trace(self) -> list[Module]:
@@ -317,24 +318,38 @@ class Gathering(Bucketed):
         """Release what is left of a group's backward pass."""
         while self.missing or self.left:
             if self.missing:
-                self.coordinator.release(self.open)
+                self.leave()
             self.advance()
+
+    def leave(self) -> None:
+        """Release the open module after its backward pass.
+
+        Not an embedding, for whose input no gradient comes: it is a leftover to the end of the pass
+        (`release_backward_leftovers`).
+        """
+        if self.open in self.first:
+            self.leftover.append(self.open)
+        else:
+            self.coordinator.release(self.open)
 
     def arrive(self, number: int) -> None:
         """Enter a gradient; the module is released after its last one."""
         self.enter(number)
         self.missing -= 1
         if not self.missing:
-            self.coordinator.release(self.open)
+            self.leave()
             self.advance()
 
-    def reduce_content(self) -> None:
+    def copy_content(self) -> None:
         """Copy the gradients by rank; one that divides is taken as it is."""
         in_place = (
             self.contiguous and self.used <= self.limit and not self.s.setting("reduce_scatter")
         )
         copy, units = whole(SCALAR, UNIT), self.pages(self.used)
-        copies = len(self.content) > 1 and not in_place
+        copies = not in_place
+        if len(self.content) == 1 and copies:
+            copy = of_framework(uneven(self.used))
+            self.writer.noted = {**(self.writer.noted or {}), self.used: None}
         if copies:
             self.emit(copy, units, GRADIENTS)
         if self.s.setting("grad_accum_dtype") == "fp32":  # a rank's parts, cast
@@ -344,9 +359,13 @@ class Gathering(Bucketed):
             self.emit(copy, -units, GRADIENTS)
 
     def finish(self) -> None:
-        """Reduce the rest."""
+        """Reduce the rest; then leftovers are released."""
         self.reduce()
         self.entered = 0
+        for module in self.leftover:
+            self.coordinator.release(module)
+        self.leftover.clear()
+        self.write()
 
 
 def in_turn(s: Structure) -> list[str]:

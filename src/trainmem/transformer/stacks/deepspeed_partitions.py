@@ -34,6 +34,12 @@ SLICE = Dim("U", "most elements of one parameter inside a rank's partition")
 SHARE = Dim("1/n", "a rank's share")
 
 
+@lru_cache(maxsize=1024)
+def uneven(elements: int) -> Dim:
+    """Return the dimension that is a unit's bytes where ranks can't divide so many elements."""
+    return Dim(f"r{elements}", f"bytes of a unit where n does not divide {elements}, or none")
+
+
 def _by_stretch(symbol: str, meaning: str) -> tuple[Dim, ...]:
     return tuple(
         Dim(f"{symbol}{i}", f"{meaning} stretch {i} of backward") for i in range(STRETCHES)

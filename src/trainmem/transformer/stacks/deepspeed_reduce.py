@@ -172,17 +172,27 @@ class Bucketed(Hooked):
         return not self.contiguous or self.placed[number].elements > self.limit
 
     def reduce(self) -> None:
-        """Reduce what is in the bucket; what waited whole goes."""
+        """Reduce what is in the bucket; what waited whole goes.
+
+        Without a contiguous bucket a rank's own gradients stay themselves.
+        """
         if self.content:
-            self.reduce_content()
+            self.copy_content()
+            if self.contiguous:
+                self.keep_content()
             for number in self.content:
                 if self.waits(number):
                     self.gradient(number, -1)
+            if not self.contiguous:
+                self.keep_content()
         self.content, self.used = [], 0
 
-    def reduce_content(self) -> None:
-        """Write what a reduction allocates."""
+    def copy_content(self) -> None:
+        """Write what a reduction allocates and frees."""
         raise NotImplementedError
+
+    def keep_content(self) -> None:
+        """Write what it leaves to a rank that has no place for it yet."""
 
     def pages(self, elements: int) -> int:
         """Return how many units of memory so many elements of a bucket take."""
@@ -218,9 +228,14 @@ class Partitioning(Bucketed):
         if self.hooked or (self.overlaps and self.last):
             self.enter(number)
 
-    def reduce_content(self) -> None:
-        """Copy the bucket for the reduction; then the rank's gradients appear."""
-        stretch = min(STRETCHES * (self.entered - self.used) // self.total, STRETCHES - 1)
+    @property
+    def stretch(self) -> int:
+        """The stretch of the backward pass in which the bucket was begun."""
+        return min(STRETCHES * (self.entered - self.used) // self.total, STRETCHES - 1)
+
+    def copy_content(self) -> None:
+        """Copy the bucket for the reduction."""
+        stretch = self.stretch
         self.reductions.append((stretch, tuple(self.content)))
         copy, units = of_framework(COPIED[stretch], 1), self.pages(self.used)
         cast = of_framework(CAST[stretch], 4)
@@ -229,6 +244,10 @@ class Partitioning(Bucketed):
             self.emit(cast, 1, GRADIENTS)
             self.emit(cast, -1, GRADIENTS)
         self.emit(copy, -units, GRADIENTS)
+
+    def keep_content(self) -> None:
+        """Let the rank's gradients appear."""
+        stretch = self.stretch
         if stretch not in self.born and not (self.wide and self.later):
             self.born.add(stretch)
             self.emit(of_framework(KEPT[stretch], 1), 1, GRADIENTS)
