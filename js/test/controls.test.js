@@ -681,7 +681,7 @@ test("two models on one page know nothing of each other", async () => {
 });
 
 test("render before initialize is a clear error", async () => {
-  const { default: front } = await import("../widget.js");
+  const { default: front } = await import("../src/main.js");
   const el = document.createElement("div");
   expect(() => front().render({ model: new Model(), el })).toThrow("initialize");
 });

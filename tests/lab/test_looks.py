@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from trainmem import TrainingMemoryWidget
 from trainmem.config import FIELDS
 
 from .conftest import WIDGET, Open
@@ -83,21 +81,6 @@ def test_scenes_are_neither_clipped_nor_overlapping(
 
 def notebook_defaults() -> dict[str, float]:
     return {name: field.default for name, field in FIELDS.items()}
-
-
-def test_the_rules_that_are_sent_are_those_that_are_written(browser: Any) -> None:
-    page = browser.new_page()
-    css = Path(__file__).parents[2] / "js" / "widget.css"
-    read = """(css) => {
-      const sheet = new CSSStyleSheet();
-      sheet.replaceSync(css);
-      return [...sheet.cssRules].map((rule) => rule.cssText.replaceAll(", ", ","));
-    }"""
-    sent = page.evaluate(read, TrainingMemoryWidget._css)
-    written = page.evaluate(read, css.read_text(encoding="utf-8"))
-    page.close()
-    assert len(sent) > 40
-    assert sent == written
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -15,6 +15,7 @@ from trainmem import (
     TrainingMemoryWidget,
     simulate,
 )
+from trainmem.cards import GPUS
 from trainmem.config import FIELDS
 from trainmem.request import PLAN_OPTIONS
 from trainmem.widget.calls import python_call
@@ -119,9 +120,10 @@ def test_tables_offer_only_what_the_model_takes() -> None:
     for preset in offered["presets"]:
         widget.update(preset=preset)
         assert widget._panel["preset"] == preset
-    for gpu in offered["gpus"]:
-        widget.gpu = gpu["label"]
-        assert widget.gpu_memory_gb == gpu["gb"]
+    assert [gpu["label"] for gpu in offered["gpus"]] == [gpu.label for gpu in GPUS]
+    for gpu in GPUS:
+        widget.gpu = gpu.label
+        assert widget.gpu_memory_gb == gpu.nominal_gb
 
 
 @pytest.mark.parametrize(
