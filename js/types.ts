@@ -46,7 +46,11 @@ export type Panel = {
   /** Why inputs ("" for the whole) or their choices can't be had. */
   unavailable: Record<string, Record<string, string>>;
   layout: string;
-  detail: [string, string, string][];
+  detail: Part[];
+  /** The plan in one line. */
+  summary: string;
+  /** Options that make no difference as things are. */
+  idle: string[];
   headline: string;
   banner: string;
   footer: string;
@@ -98,6 +102,18 @@ export type Control = {
   node: HTMLElement;
   set: (value: any, text?: any) => void;
   invalid: (bad: boolean) => void;
+};
+
+/** A row of what is alive at the peak; its share of the longest bar. */
+export type Part = { name: string; value: string; note: string; share: number };
+
+/** What opens in the drawer; `fill` brings it up to date. */
+export type Pane = {
+  title: string;
+  node: HTMLElement;
+  fill: () => void;
+  button?: HTMLButtonElement;
+  key?: string;
 };
 
 /** What all parts of one view share. */

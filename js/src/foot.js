@@ -1,13 +1,13 @@
 // @ts-check
-// Code to copy, the answer as JSON, the same request to a server, and the facts.
+// Code to copy, what opens in the drawer, the same request to a server, and the facts.
 
 import { button, make, write } from "./dom.js";
-import { copy, download } from "./page.js";
+import { copy } from "./page.js";
 
 /** @import {Scope, Shown} from "../types" */
 
-/** @param {Scope} scope */
-export function foot({ model, link, later }) {
+/** @param {Scope} scope @param {HTMLElement[]} openers */
+export function foot({ model, link, later }, openers) {
   const copyButton = (/** @type {string} */ text, /** @type {"python" | "curl"} */ what) => {
     const node = button(text, () => {
       copy(model.get("_panel")[what]).then(
@@ -18,17 +18,12 @@ export function foot({ model, link, later }) {
     node.dataset.offline = ""; // it works without a kernel
     return node;
   };
-  let wantsJson = false;
-  const json = button("JSON", () => {
-    wantsJson = true;
-    link.ask("json");
-  });
   const run = button("", () => link.ask("remote"));
   const told = make("p", { class: "tm-remote", "aria-live": "polite" });
   const curl = copyButton("Copy curl", "curl");
   const facts = make("span", { class: "tm-facts" });
-  const node = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"), curl, json,
-    run, facts, told);
+  const node = make("div", { class: "tm-foot" }, copyButton("Copy Python", "python"), curl,
+    ...openers, run, facts, told);
 
   return {
     node,
@@ -45,13 +40,6 @@ export function foot({ model, link, later }) {
       write(told, ({ agrees: "✓ ", differs: "≠ ", failed: "✗ " }[state] ?? "") + text);
       told.hidden = text === "";
       told.dataset.state = state;
-    },
-
-    /** Save an answer where this view asked for it. @param {unknown} answer */
-    take(answer) {
-      if (!wantsJson) return;
-      wantsJson = false;
-      download(JSON.stringify(answer, null, 1), "trainmem.json", later);
     },
   };
 }

@@ -8,8 +8,8 @@ import { planControls } from "./plan.js";
 
 /** @import {Control, Field, Named, Panel, Scope, Shown} from "../types" */
 
-/** @param {Scope} scope */
-export function inputControls(scope) {
+/** @param {Scope} scope @param {() => void} open what asks for a config.json */
+export function inputControls(scope, open) {
   const { link, model, tables, uid, change } = scope;
   /** @type {Map<string, Control>} */
   const controls = new Map();
@@ -35,8 +35,7 @@ export function inputControls(scope) {
     return (field.choices.length ? choiceControl : sliderControl)(field, uid, change);
   };
 
-  const architecture = architectureControl(tables, uid, change,
-    (text) => link.ask("open", { config: text }));
+  const architecture = architectureControl(tables, uid, change, open);
   const node = make("div", { class: "tm-controls", role: "group", "aria-label": "Inputs" });
   for (const group of new Set(tables.fields.map((field) => field.group))) {
     const box = make("fieldset", {}, make("legend", {}, group));
@@ -52,7 +51,7 @@ export function inputControls(scope) {
   return {
     node,
     controls,
-    focusArchitecture: () => architecture.select.focus(),
+    architecture,
 
     /** @param {Shown} shown */
     paint(shown) {

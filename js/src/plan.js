@@ -15,29 +15,36 @@ export function planControls({ link, tables, uid, change }, add) {
   stack.addEventListener("change", () => {
     if (stack.value) change({ stack: stack.value });
   });
-  const stackRow = make("div", { class: "tm-row" },
+  const stackRow = make("div", { class: "tm-row tm-tall" },
     make("label", { for: stack.id }, "Stack"), stack);
+  /** @type {Map<string, HTMLElement>} */
+  const rows = new Map();
   const layout = make("p", { class: "tm-layout" });
-  const node = make("details", { class: "tm-plan" }, make("summary", {}, "How the step is run"),
-    stackRow, layout);
+  const line = make("span");
+  const node = make("details", { class: "tm-plan" }, make("summary", {}, line, " change…"),
+    layout);
   for (const group of new Set(tables.plan.map((option) => option.group))) {
-    const box = make("fieldset", {}, make("legend", {}, group));
+    // One group open at a time.
+    const box = make("details", { name: `${uid}-plan` }, make("summary", {}, group));
     for (const option of tables.plan.filter((o) => o.group === group)) {
       box.append(add(option, optionControl(option, uid, change)));
+      rows.set(option.name, /** @type {HTMLElement} */ (box.lastElementChild));
     }
     node.append(box);
   }
-  const names = new Set(tables.plan.map(({ name }) => name));
+  const whole = make("fieldset", {}, make("legend", {}, "How the step is run"), stackRow, node);
 
   return {
-    node,
+    node: whole,
     stackRow,
     /** @param {string} name */
-    has: (name) => names.has(name),
+    has: (name) => rows.has(name),
 
     /** @param {Shown} shown */
     paint({ panel, architecture }) {
-      node.hidden = architecture === "";
+      whole.hidden = architecture === "";
+      write(line, panel.summary);
+      for (const [name, row] of rows) row.hidden = panel.idle.includes(name);
       write(layout, panel.layout);
       mixed.hidden = panel.stack !== "";
       if (!link.busy()) assign(stack, panel.stack);
@@ -45,7 +52,10 @@ export function planControls({ link, tables, uid, change }, add) {
 
     /** Let what is inside be seen. @param {Node} inside */
     unfold(inside) {
-      if (node.contains(inside)) node.open = true;
+      if (!node.contains(inside)) return;
+      node.open = true;
+      const group = /** @type {HTMLElement} */ (inside).closest("details");
+      if (group) group.open = true;
     },
 
     /** Switch off stacks that can't be had. @param {Record<string, string>} reasons */

@@ -15,6 +15,7 @@ export function verdict({ model, link, change }) {
   const spoken = make("div", { class: "tm-hidden", "aria-live": "polite" });
   const fixes = make("div", { class: "tm-fixes" });
   const undo = button("Undo", () => link.ask("undo"));
+  const node = make("div", { class: "tm-verdict" }, banner, fixes, spoken);
   const cards = make("div", { class: "tm-cards" });
   let shownFixes = "";
   let toSay = "";
@@ -24,7 +25,7 @@ export function verdict({ model, link, change }) {
   /** @param {Panel} panel */
   function paintFixes(panel) {
     const held = /** @type {Document} */ (fixes.getRootNode()).activeElement;
-    const within = fixes.contains(held);
+    const within = fixes.contains(held) || held === undo;
     fillFixes(panel);
     if (!within || (held?.isConnected && !held.closest("[hidden]"))) return;
     // What was pressed is gone: on to what it brought, not to the top of the page.
@@ -37,14 +38,14 @@ export function verdict({ model, link, change }) {
   function fillFixes(panel) {
     const undoable = Number(model.get("_undo"));
     undo.hidden = !undoable;
-    fixes.hidden = panel.grade === "fits" && !undoable;
+    fixes.hidden = panel.grade === "fits";
     const now = JSON.stringify([panel.grade, panel.fixes]);
     if (now === shownFixes) return; // a button under the finger stays the same button
     shownFixes = now;
     const chips = panel.fixes.flatMap(({ offer, items }) => [make("span", {}, offer),
       ...items.map((fix) => button(fix.label, () => change(fix.changes)))]);
     const none = panel.grade === "does not fit" ? "No single change fits" : "";
-    fixes.replaceChildren(...(chips.length ? chips : [make("span", {}, none)]), undo);
+    fixes.replaceChildren(...(chips.length ? chips : [make("span", {}, none)]));
   }
 
   /** @param {Panel} panel */
@@ -71,7 +72,9 @@ export function verdict({ model, link, change }) {
   }
 
   return {
-    nodes: [banner, spoken, fixes, cards],
+    node,
+    cards,
+    undo,
     /** What the buttons depend on. */
     offers: () => shownFixes,
 

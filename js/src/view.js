@@ -2,9 +2,13 @@
 // One view of the model: its parts put together, painted, and taken down again.
 
 import { assign, button, fill, make, write } from "./dom.js";
+import { drawer } from "./drawer.js";
 import { foot } from "./foot.js";
 import { inputControls } from "./inputs.js";
+import { json } from "./json.js";
+import { openFile } from "./open.js";
 import { hostTheme } from "./page.js";
+import { peak } from "./peak.js";
 import { picture } from "./picture.js";
 import { timeline } from "./timeline.js";
 import { timers } from "./timers.js";
@@ -51,30 +55,37 @@ export function show(model, el, link) {
   explain.setAttribute("aria-label", "Explain the inputs");
   explain.setAttribute("aria-pressed", "false");
   explain.dataset.offline = "";
+  const words = verdict(scope);
   const head = make("div", { class: "tm-head" },
-    make("strong", {}, "LLM training memory"), preset, state, explain, reset);
+    make("strong", {}, "LLM training memory"), preset, state, explain, words.undo, reset);
 
-  const inputs = inputControls(scope);
+  const inputs = inputControls(scope, () => {
+    below.open(opening.pane, inputs.architecture.select);
+    opening.area.focus();
+  });
   const alert = make("p", { class: "tm-error", role: "alert", id: `${scope.uid}-error` });
   const also = make("p", { class: "tm-also", role: "status" });
-  const words = verdict(scope);
   const figure = picture(scope);
   const time = timeline(scope, figure);
-  const alive = make("tbody");
-  const detail = make("details", {}, make("summary", {}, "What is alive at the peak"),
-    make("table", { class: "tm-detail" }, alive));
+  const parts = peak(scope);
+  const answer = json(scope, figure);
+  const opening = openFile(scope, () => below.close());
+  const below = drawer([time.pane, parts, answer.pane, opening.pane]);
   const omits = make("span");
-  const offer = button("", inputs.focusArchitecture);
+  const offer = button("", () => inputs.architecture.select.focus());
   const note = make("p", { class: "tm-note" }, omits, " ", offer);
   const numbers = make("tbody");
   const table = make("table", { class: "tm-hidden" },
     make("caption", {}, "Memory of one training step"), numbers);
-  const result = make("div", { class: "tm-result" }, alert, also, ...words.nodes, figure.node,
-    time.node, detail, note, table);
-  const below = foot(scope);
+  const result = words.node;
+  result.append(also, alert);
+  inputs.node.append(note);
+  const end = foot(scope, [time.pane, parts, answer.pane].flatMap((pane) => pane.button ?? []));
 
   const root = make("div", { class: "trainmem" }, head,
-    make("div", { class: "tm-body" }, inputs.node, result), below.node);
+    make("div", { class: "tm-body" }, inputs.node, result,
+      make("div", { class: "tm-result" }, words.cards, figure.node, table)),
+    below.node, end.node);
   el.append(root);
   el.style.flexGrow ||= "1"; // in an HBox it takes what room there is
   el.style.minWidth ||= "0";
@@ -83,10 +94,12 @@ export function show(model, el, link) {
     const undoes = (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey &&
       event.key.toLowerCase() === "z";
     const target = /** @type {HTMLElement} */ (event.target);
-    if (!undoes || target.matches("textarea, [type=text]")) return; // texts have an undo of theirs
+    if (target.matches("textarea, [type=text]")) return; // texts have an undo of theirs
+    const held = event.ctrlKey || event.metaKey || event.altKey || target.matches("select");
+    if (undoes) link.ask("undo");
+    else if (held || !below.press(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
-    link.ask("undo");
   }, true);
   // What was held back while a control was in use.
   for (const end of ["pointerup", "keyup", "focusout"]) root.addEventListener(end, paint);
@@ -117,13 +130,18 @@ export function show(model, el, link) {
     root.dataset.status = status;
     root.dataset.grade = panel.grade;
     root.dataset.fits = String(panel.fits);
+    root.toggleAttribute("data-architecture", shown.architecture !== "");
     paintHead(shown);
     figure.paint(status);
     inputs.paint(shown);
     paintMessages(shown);
     words.paint(panel);
-    time.node.hidden = detail.hidden = shown.architecture === "";
-    fill(alive, panel.detail);
+    for (const { button: opener } of [time.pane, parts]) {
+      if (opener) opener.hidden = shown.architecture === "";
+    }
+    opening.paint(shown);
+    if (!below.shows(opening.pane)) inputs.architecture.opened();
+    if (rests) below.refresh();
     write(omits, panel.note.text);
     write(offer, panel.note.offer);
     note.hidden = panel.note.text === "";
@@ -132,7 +150,7 @@ export function show(model, el, link) {
       fill(numbers, panel.table);
     }
     enable(shown);
-    below.paint(shown, rests);
+    end.paint(shown, rests);
   }
 
   /** @param {Shown} shown */
@@ -148,11 +166,9 @@ export function show(model, el, link) {
   /** Say what was refused, at its field where that is shown, or what changed beside.
    * @param {Shown} shown */
   function paintMessages({ error, told }) {
-    const home = (error && told.field && inputs.home(told.field)) || result;
-    if (alert.parentElement !== home) {
-      if (home === result) result.prepend(alert);
-      else home.append(alert);
-    }
+    const own = error && below.shows(opening.pane) ? opening.pane.node : null;
+    const home = own ?? ((error && told.field && inputs.home(told.field)) || result);
+    if (alert.parentElement !== home) home.append(alert);
     write(alert, `${(error && told.error) || error} ${model.get("_undrawn") ?? ""}`.trim());
     alert.hidden = alert.textContent === "";
     write(also, error ? "" : [read, told.also].filter(Boolean).join(" · "));
@@ -179,9 +195,11 @@ export function show(model, el, link) {
     info: () => (visible && !document.hidden ? figure.info() : null),
     message(content, buffers) {
       if (signal.aborted) return;
-      if (content.kind === "frame" && figure.take(content, buffers[0]) && !content.draft) time.ask();
+      if (content.kind === "frame" && figure.take(content, buffers[0]) && !content.draft) {
+        below.refresh();
+      }
       if (content.kind === "timeline") time.take(content, buffers[0]);
-      if (content.kind === "json") below.take(content.answer);
+      if (content.kind === "json") answer.take(content.answer);
     },
     paint,
     gone: () => el.closest(".jupyter-widgets-disconnected") !== null,

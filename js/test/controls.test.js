@@ -627,9 +627,13 @@ test("downloads the JSON that Python answers, in the view that asked", async () 
   const { views } = await mount(model, { views: 2 });
   views[1].button("JSON").click();
   expect(model.last("json")).toEqual({ kind: "json" });
+  const shown = () => views.map(({ root }) => root.querySelector("pre")?.textContent ?? "");
+  expect(shown()).toEqual(["", ""]);
   const answer = { inputs: { num_gpus: 8 }, outputs: { fits: true } };
   model.message({ kind: "json", answer });
-  model.message({ kind: "json", answer }); // somebody else's
+  model.message({ kind: "json", answer: {} }); // somebody else's
+  expect(shown()).toEqual(["", JSON.stringify(answer, null, 1)]);
+  views[1].button("Download").click();
   expect(page.clicks).toHaveLength(1);
   const [{ href, name }] = page.clicks;
   expect(name).toBe("trainmem.json");

@@ -98,3 +98,36 @@ def test_forced_colours_leave_the_sliders_and_the_choice(
     png = notebook.slider("GPUs").screenshot()
     pixels = np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=int)
     assert np.ptp(pixels) > 60, "the slider is of one colour with the page"
+
+
+@pytest.mark.parametrize("width", [1000, 480])
+def test_no_change_of_numbers_moves_the_figure(open_notebook: Open, width: int) -> None:
+    notebook = open_notebook(WIDGET, viewport=(1700, 1500))
+    notebook.run()
+    notebook.page.evaluate(
+        "(width) => { document.querySelector('.trainmem').parentElement.style.width = width; }",
+        f"{width}px",
+    )
+    where = """() => { const [root, figure] = ['.trainmem', '.tm-figure'].map((each) =>
+      document.querySelector(each).getBoundingClientRect()); return figure.top - root.top; }"""
+    tops = set()
+    for length in (4096, 65_536, 29_592):
+        notebook.evaluate(f"w.seq_length = {length}")
+        notebook.wait_box("Sequence", str(length))
+        notebook.wait_newest()
+        tops.add(round(notebook.page.evaluate(where)))
+    assert len(tops) == 1, tops
+
+
+def test_in_a_narrow_place_the_verdict_is_in_sight_of_every_control(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET, viewport=(1700, 900))
+    notebook.run()
+    notebook.page.evaluate(
+        "() => { document.querySelector('.trainmem').parentElement.style.width = '480px'; }"
+    )
+    notebook.until("() => document.querySelector('.tm-body').clientWidth < 480")
+    for control in notebook.widget.locator(".tm-controls input[type=range]").all():
+        control.evaluate("(node) => node.scrollIntoView({ block: 'center' })")
+        banner = notebook.widget.locator(".tm-banner").bounding_box()
+        assert banner["y"] >= 0
+        assert banner["y"] + banner["height"] <= 900
