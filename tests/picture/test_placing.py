@@ -86,6 +86,14 @@ def test_spread_leaves_what_is_apart():
     np.testing.assert_allclose(spread(np.array([10.0, 50, 90]), 13, 5, 295), [10, 50, 90])
 
 
+@pytest.mark.parametrize("width", [380, 480, 600, 660, 900])
+def test_titles_stand_apart(width):
+    _, panels = drawn(simulate(), width)
+    boxes = [panel.ax._left_title.get_window_extent() for panel in panels.values()]
+    for one, two in itertools.combinations(boxes, 2):
+        assert not one.padded(6).overlaps(two)
+
+
 def random_state(seed):
     """A request anywhere in the sliders' ranges, or near one with an architecture."""
     draw = random.Random(seed)
