@@ -359,7 +359,8 @@ def _legend(ax: Axes, theme: Theme, sizes: Array, where: str, points: float) -> 
           coords="axes fraction")  # fmt: skip
     per = -(-len(rows) // columns)
     for i, (row, size) in enumerate(rows):
-        x, y = left + (i // per) * width / columns, top - (1 + i % per) * step
+        # The first of two columns has the long names.
+        x, y = left + (i // per) * 0.58 * width, top - (1 + i % per) * step
         box = Rectangle(
             (x / width, (y - 4.5) / height), 18 / width, 9 / height, facecolor=row.color,
             edgecolor="none", linewidth=0, antialiased=True, transform=ax.transAxes,
