@@ -1,6 +1,9 @@
 // What Python publishes and what front end and Python say to each other: types only, not shipped.
 
-export type { AnyModel as Model } from "@anywidget/types";
+import type { AnyModel as Model } from "@anywidget/types";
+import type { connect } from "./src/link.js";
+
+export type { Model };
 
 export type Field = {
   name: string;
@@ -28,7 +31,9 @@ export type Tables = {
   derived: string[];
   stacks: { name: string; label: string }[];
   plan: Option[];
-  gpus: { label: string; gb: number }[];
+  gpus: { label: string }[];
+  /** Traits that a painting reads. */
+  watched: string[];
 };
 
 export type Panel = {
@@ -41,7 +46,11 @@ export type Panel = {
   /** Why inputs ("" for the whole) or their choices can't be had. */
   unavailable: Record<string, Record<string, string>>;
   layout: string;
-  detail: [string, string, string][];
+  detail: Part[];
+  /** The plan in one line. */
+  summary: string;
+  /** Options that make no difference as things are. */
+  idle: string[];
   headline: string;
   banner: string;
   footer: string;
@@ -81,4 +90,52 @@ export type View = {
   message: (content: Message, buffers: DataView[]) => void;
   paint: () => void;
   gone: () => boolean;
+};
+
+export type Link = ReturnType<typeof connect>;
+
+/** Ask for new values: a draft may be dropped; `read` says how a typed text was understood. */
+export type Change = (changes: Record<string, unknown>, draft?: boolean, read?: string) => void;
+
+/** A control for one field: `node` to show, `set` to paint it unless it is in use. */
+export type Control = {
+  node: HTMLElement;
+  set: (value: any, text?: any) => void;
+  invalid: (bad: boolean) => void;
+};
+
+/** A row of what is alive at the peak; its share of the longest bar. */
+export type Part = { name: string; value: string; note: string; share: number };
+
+/** What opens in the drawer; `fill` brings it up to date. */
+export type Pane = {
+  title: string;
+  node: HTMLElement;
+  fill: () => void;
+  button?: HTMLButtonElement;
+  key?: string;
+};
+
+/** What all parts of one view share. */
+export type Scope = {
+  model: Model;
+  link: Link;
+  tables: Tables;
+  /** Begins the id of each element. */
+  uid: string;
+  change: Change;
+  /** Do something after a while, or when the view goes. */
+  later: (act: () => void, ms: number) => void;
+};
+
+/** What one painting shows. */
+export type Shown = {
+  panel: Panel;
+  status: Status;
+  dead: boolean;
+  architecture: string;
+  error: string;
+  told: { field?: string; error?: string; also?: string };
+  /** How the last typed text was understood. */
+  read: string;
 };

@@ -74,7 +74,8 @@ def metadata(files):
 
 def test_the_front_end_is_inside_as_written(files, root):
     for name in ("widget.js", "widget.css"):
-        assert files[f"trainmem/static/{name}"] == (root / "js" / name).read_bytes()
+        built = root / "src" / "trainmem" / "static" / name
+        assert files[f"trainmem/static/{name}"] == built.read_bytes()
 
 
 def test_every_module_is_inside_and_nothing_else(files, root):

@@ -18,20 +18,28 @@ const chosen = ({ panel = {}, ...more } = {}) => {
     unavailable: { ...Object.fromEntries(model.get("_tables").derived.map((name) =>
       [name, { "": "Follows from Llama-3-8B" }])), ...panel.unavailable },
     architecture: "Llama-3-8B", grade: "uncertain", curl: "", note: { text: "", offer: "" },
-    detail: [["Peak", "74.684 GB", "in the loss"]],
+    detail: [{ name: "Peak", value: "74.684 GB", note: "in the loss", share: 0.9 }],
+    summary: "attention: flash · AdamW", idle: panel.idle ?? [],
   });
   return model;
 };
 
+const openFile = (root) => {
+  const select = root.querySelector("select[id$=architecture]");
+  select.value = "open";
+  fire(select, "change");
+};
+
 test("the reduced model says what it leaves out and offers the other", async () => {
   const model = new Model();
-  const { root } = await mount(model);
+  const { root, button } = await mount(model);
   const note = root.querySelector(".tm-note");
   expect(note.hidden).toBe(false);
   expect(note.textContent).toContain("loss head");
   note.querySelector("button").click();
   expect(document.activeElement.id).toMatch(/architecture$/);
-  for (const details of root.querySelectorAll("details")) expect(details.hidden).toBe(true);
+  expect(root.querySelector(".tm-plan").closest("[hidden]")).not.toBeNull();
+  for (const text of ["Timeline", "Peak"]) expect(button(text).hidden).toBe(true);
 });
 
 test("choosing an architecture asks for it; its geometry can't be moved", async () => {
@@ -50,7 +58,8 @@ test("choosing an architecture asks for it; its geometry can't be moved", async 
   expect(other.box("Sequence").disabled).toBe(false);
   expect(other.root.querySelector(".tm-note").hidden).toBe(true);
   expect(other.root.dataset.grade).toBe("uncertain");
-  expect(other.root.querySelector(".tm-detail").textContent).toContain("74.684 GB");
+  other.button("Peak").click();
+  expect(other.root.querySelector(".tm-peak").textContent).toContain("74.684 GB");
 });
 
 test("what can't be had is off, and says why by pointer and by ear", async () => {
@@ -146,24 +155,37 @@ test("an error of an option marks its control", async () => {
 
 test("a pasted config.json is sent as text", async () => {
   const model = new Model();
-  const { root } = await mount(model);
+  const { root, alert } = await mount(model);
   const select = root.querySelector("select[id$=architecture]");
-  const area = root.querySelector("textarea");
-  expect(area.parentElement.hidden).toBe(true);
+  const drawer = root.querySelector(".tm-drawer");
+  expect([drawer.hidden, root.querySelector("textarea")]).toEqual([true, null]);
   select.value = "open";
   fire(select, "change");
   expect(asked(model)).toEqual([]);
-  expect(area.parentElement.hidden).toBe(false);
+  const area = root.querySelector("textarea");
+  expect([drawer.hidden, document.activeElement]).toEqual([false, area]);
   area.value = '{"model_type": "llama"}';
   fire(area, "change");
   expect(model.of("open")).toMatchObject([{ kind: "open", config: '{"model_type": "llama"}' }]);
-  expect(area.parentElement.hidden).toBe(true);
+  // What is wrong with it is said where it was pasted, and the text stays to be mended.
+  model.publish({ error: "config.json: why", _told: { field: "", error: "Why", also: "" } });
+  model.answer(model.last("open").id);
+  await settle();
+  expect(drawer.contains(alert)).toBe(true);
+  expect([alert.textContent, drawer.hidden]).toEqual(["Why", false]);
+  fire(area, "change");
+  model.publish({ error: "", architecture: "mine" });
+  model.answer(model.last("open").id);
+  await settle();
+  expect([drawer.hidden, select.value]).toEqual([true, "mine"]);
+  expect(document.activeElement).toBe(select);
 });
 
 test("keys pressed in the paste box never reach the notebook", async () => {
   const { el, root } = await mount(new Model());
   const heard = vi.fn();
   el.addEventListener("keydown", heard);
+  openFile(root);
   press(root.querySelector("textarea"), "Enter");
   press(root.querySelector("textarea"), "a");
   expect(heard).not.toHaveBeenCalled();
@@ -172,6 +194,7 @@ test("keys pressed in the paste box never reach the notebook", async () => {
 test("of a chosen file at most a mebibyte is read", async () => {
   const model = new Model();
   const { root } = await mount(model);
+  openFile(root);
   const file = root.querySelector("input[type=file]");
   const choose = async (text) => {
     const files = [new File([text], "config.json", { type: "application/json" })];
@@ -213,21 +236,23 @@ test("options show what is in force, whichever control says it", async () => {
 
 test("one step over time is asked for when opened, at rest, and once a picture", async () => {
   const model = chosen();
-  const { root } = await mount(model);
-  const time = [...root.querySelectorAll("details")].find((d) => d.textContent.includes("over time"));
+  const { root, button } = await mount(model);
+  const time = root.querySelector(".tm-drawer");
   const { width, ratio, theme } = model.last("hello").views[0];
   const frame = { kind: "frame", id: 5, key: `${width}x${ratio}-${theme}`, draft: false };
   model.message(frame, png());
   await settle();
   expect(model.of("timeline")).toEqual([]);
-  time.open = true; // happy-dom tells, as a browser does
+  button("Timeline").click();
   await settle();
   expect(model.of("timeline")).toHaveLength(1);
   model.message({ kind: "timeline", id: 5, key: frame.key, alt: "peak in the loss" }, png(2));
   await settle();
   expect(time.querySelector("img").src).toMatch(/^data:image\/png/);
   expect(time.querySelector("img").alt).toBe("peak in the loss");
-  fire(time, "toggle");
+  button("Timeline").click(); // closed, and opened again
+  expect(time.hidden).toBe(true);
+  button("Timeline").click();
   expect(model.of("timeline")).toHaveLength(1);
   model.message({ ...frame, id: 6 }, png(3));
   await settle();
@@ -241,15 +266,15 @@ test("one step over time is asked for when opened, at rest, and once a picture",
 
 test("one step over time belongs to a picture of this view", async () => {
   const model = chosen();
-  const { root } = await mount(model);
-  const time = [...root.querySelectorAll("details")].find((d) => d.textContent.includes("over time"));
-  const steps = time.querySelector("img");
+  const { root, button } = await mount(model);
+  const time = root.querySelector(".tm-drawer");
   const { width, ratio, theme } = model.last("hello").views[0];
   const frame = { kind: "frame", id: 5, key: `${width}x${ratio}-${theme}`, draft: false };
   model.message(frame, png());
-  time.open = true;
+  button("Timeline").click();
   await settle();
   expect(model.last("timeline")).toEqual({ kind: "timeline", width, ratio, theme });
+  const steps = time.querySelector("img");
   // Another view of the same model asked for its own.
   model.message({ kind: "timeline", id: 5, key: `${width + 1}x${ratio}-${theme}`, alt: "theirs" },
     png(2));
@@ -281,4 +306,29 @@ test("a stack is asked for by its name, and shows while Python says so", async (
   const again = await mount(other);
   expect(again.root.querySelector("select[id$=stack]").value).toBe("megatron-full");
   expect(again.root.querySelector(".tm-plan").textContent).toContain("tp 8 × dp 8 = 64 GPUs");
+});
+
+test("the drawer shows one thing at a time, by button and key, and Esc gives the focus back", async () => {
+  const { root, button, slider, box } = await mount(chosen());
+  const drawer = root.querySelector(".tm-drawer");
+  const title = () => (drawer.hidden ? "" : drawer.querySelector("strong").textContent);
+  button("Peak").focus();
+  button("Peak").click();
+  expect([title(), document.activeElement]).toEqual(["What is alive at the peak", drawer]);
+  press(slider("GPUs"), "j");
+  expect(title()).toBe("The answer as JSON");
+  expect(["Peak", "JSON"].map((text) => button(text).getAttribute("aria-expanded")))
+    .toEqual(["false", "true"]);
+  press(drawer, "Escape");
+  expect([title(), document.activeElement]).toEqual(["", button("JSON")]);
+  press(box("GPUs"), "j"); // a letter of a text
+  press(root.querySelector("select"), "p"); // a choice by its first letter
+  expect(title()).toBe("");
+});
+
+test("what makes no difference isn't shown, and the plan is one line", async () => {
+  const { root } = await mount(chosen({ panel: { idle: ["loss_chunk"] } }));
+  const row = (name) => root.querySelector(`[id$="-${name}"]`).closest(".tm-row");
+  expect([row("loss_chunk").hidden, row("loss_head").hidden]).toEqual([true, false]);
+  expect(root.querySelector(".tm-plan summary").textContent).toBe("attention: flash · AdamW change…");
 });

@@ -1,21 +1,42 @@
 // What the shipped text itself promises: small, closed, and confined to its own root.
-import { readFileSync } from "node:fs";
+import { readFileSync, readdirSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { build } from "vite";
 import { expect, test } from "vitest";
 
-const read = (name) => readFileSync(new URL(`../${name}`, import.meta.url), "utf8");
-const js = read("widget.js");
-const css = read("widget.css").replace(/\/\*[\s\S]*?\*\//g, "");
+const here = (name) => new URL(`../${name}`, import.meta.url);
+const read = (name) => readFileSync(here(name), "utf8");
+const bundle = read("../src/trainmem/static/widget.js");
+const sources = readdirSync(here("src")).filter((name) => name.endsWith(".js"));
+const css = read("src/widget.css").replace(/\/\*[\s\S]*?\*\//g, "");
+
+test("the bundle is that of the sources, and small", async () => {
+  const { output } = await build({ root: fileURLToPath(here(".")), logLevel: "error",
+    build: { write: false } });
+  expect(output.map(({ fileName }) => fileName).sort()).toEqual(["widget.css", "widget.js"]);
+  let size = 0;
+  for (const { fileName, code, source } of output) {
+    const sent = read(`../src/trainmem/static/${fileName}`);
+    expect(sent === (code ?? source), `${fileName} is stale: npm run build`).toBe(true);
+    size += Buffer.byteLength(sent);
+  }
+  expect(size).toBeLessThan(36_000);
+});
 
 test("no markup from data, no code from text, no address", () => {
   const forbidden = /innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|https?:|(?<!:)\/\/[a-z0-9-]+\.[a-z]/i;
-  expect(js).not.toMatch(forbidden);
-  expect(js.replace(/^ \* @import .*$/gm, "")).not.toMatch(/\bimport\b/); // types only
+  expect(bundle).not.toMatch(forbidden);
+  expect(bundle).not.toMatch(/\bimport\b/);
   expect(css).not.toMatch(/https?:|@import|url\(/);
 });
 
 test("nothing is kept at module level but constants and functions", () => {
-  const top = js.split("\n").filter((line) => /^(let|var|const|class)\b/.test(line));
-  for (const line of top) expect(line).toMatch(/^const [A-Z_]+ = /);
+  expect(sources.length).toBeGreaterThan(10);
+  for (const name of sources) {
+    const top = read(`src/${name}`).split("\n")
+      .filter((line) => /^(export )?(let|var|const|class)\b/.test(line));
+    for (const line of top) expect(line, name).toMatch(/^(export )?const [A-Z_]+ = /);
+  }
 });
 
 test("every CSS rule is under the root class", () => {

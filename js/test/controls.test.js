@@ -627,9 +627,13 @@ test("downloads the JSON that Python answers, in the view that asked", async () 
   const { views } = await mount(model, { views: 2 });
   views[1].button("JSON").click();
   expect(model.last("json")).toEqual({ kind: "json" });
+  const shown = () => views.map(({ root }) => root.querySelector("pre")?.textContent ?? "");
+  expect(shown()).toEqual(["", ""]);
   const answer = { inputs: { num_gpus: 8 }, outputs: { fits: true } };
   model.message({ kind: "json", answer });
-  model.message({ kind: "json", answer }); // somebody else's
+  model.message({ kind: "json", answer: {} }); // somebody else's
+  expect(shown()).toEqual(["", JSON.stringify(answer, null, 1)]);
+  views[1].button("Download").click();
   expect(page.clicks).toHaveLength(1);
   const [{ href, name }] = page.clicks;
   expect(name).toBe("trainmem.json");
@@ -681,7 +685,7 @@ test("two models on one page know nothing of each other", async () => {
 });
 
 test("render before initialize is a clear error", async () => {
-  const { default: front } = await import("../widget.js");
+  const { default: front } = await import("../src/main.js");
   const el = document.createElement("div");
   expect(() => front().render({ model: new Model(), el })).toThrow("initialize");
 });

@@ -1,7 +1,7 @@
 // A host for the front end: a model as anywidget hands it over, and a page whose every
 // listener, observer, timer and object URL is counted.
 import { vi } from "vitest";
-import front from "../widget.js";
+import front from "../src/main.js";
 import states from "./state.json";
 
 /** A model that behaves as Backbone's: `change:` events on a difference, in `set`. */

@@ -22,6 +22,7 @@ async function use(model, { slider, box, button }) {
   button("Copy Python").click();
   button("JSON").click();
   model.message({ kind: "json", answer: {} });
+  button("Download").click();
   page.width = 700;
   page.Resize.fire([]);
   await settle(1);

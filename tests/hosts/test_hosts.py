@@ -240,7 +240,7 @@ LOOK = """(root) => [...root.querySelectorAll(':not(.tm-hidden, .tm-hidden *)')]
 def bled_in(browser: Browser, widget: Locator) -> set[str]:
     """Return what looks otherwise than in a page without any rules but the widget's own."""
     width, markup = widget.evaluate(COPY)
-    css = (ROOT / "js" / "widget.css").read_text()
+    css = (ROOT / "src" / "trainmem" / "static" / "widget.css").read_text()
     page = browser.new_page(viewport={"width": 1400, "height": 1400})
     page.set_content(f"<!doctype html><style>{css}</style><div style='width:{width}px'>{markup}")
     plain = page.locator(".trainmem").evaluate(LOOK)

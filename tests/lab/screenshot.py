@@ -35,7 +35,10 @@ def main() -> None:
                 notebook.run()
                 notebook.evaluate(f"widget.seq_length = {length}")
                 notebook.wait_box("Sequence", str(length))
-                notebook.page.wait_for_timeout(1500)
+                notebook.until(
+                    "(frame) => document.querySelector('.trainmem img').dataset.frame === frame",
+                    notebook.evaluate("print(widget._frame_id)"),
+                )
                 notebook.widget.screenshot(path=IMAGES / f"widget-{theme.lower()}.png")
                 context.close()
                 lab.shut_down_kernels()

@@ -212,8 +212,10 @@ def test_copies_the_published_request(open_notebook: Open, pages: Pages) -> None
     space: dict[str, Any] = {}
     exec(code, space)
     assert space["simulation"].per_gpu_total_gb == 24.858
+    notebook.widget.locator("button", has_text="JSON").click()
+    notebook.until("() => document.querySelector('.tm-drawer pre').textContent !== ''")
     with notebook.page.expect_download() as download:
-        notebook.widget.locator("button", has_text="JSON").click()
+        notebook.widget.locator("button", has_text="Download").click()
     answer = json.loads(Path(download.value.path()).read_text())
     assert answer["outputs"]["per_gpu_total_gb"] == 24.858
 
@@ -287,9 +289,10 @@ def test_the_architecture_aware_model(open_notebook: Open, artifacts: Path) -> N
     notebook.box("Sequence").fill("7500")
     notebook.box("Sequence").press("Enter")
     notebook.until("() => document.querySelector('.trainmem').dataset.grade === 'uncertain'")
-    for summary in notebook.widget.locator("summary").all():
+    for summary in notebook.widget.locator("summary").all()[:2]:  # the plan, its first group
         summary.click()
-    notebook.until("() => document.querySelector('.tm-result details img').naturalWidth > 0")
+    notebook.widget.get_by_role("button", name="Timeline").click()
+    notebook.until("() => document.querySelector('.tm-drawer img').naturalWidth > 0")
     notebook.widget.screenshot(path=artifacts / "architecture-light.png")
     notebook.widget.locator("select[id$=loss_head]").select_option('"chunked"')
     notebook.until("() => document.querySelector('.trainmem').dataset.grade === 'fits'")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from trainmem import TrainingMemoryWidget
 from trainmem.config import FIELDS
 
 from .conftest import WIDGET, Open
@@ -85,21 +83,6 @@ def notebook_defaults() -> dict[str, float]:
     return {name: field.default for name, field in FIELDS.items()}
 
 
-def test_the_rules_that_are_sent_are_those_that_are_written(browser: Any) -> None:
-    page = browser.new_page()
-    css = Path(__file__).parents[2] / "js" / "widget.css"
-    read = """(css) => {
-      const sheet = new CSSStyleSheet();
-      sheet.replaceSync(css);
-      return [...sheet.cssRules].map((rule) => rule.cssText.replaceAll(", ", ","));
-    }"""
-    sent = page.evaluate(read, TrainingMemoryWidget._css)
-    written = page.evaluate(read, css.read_text(encoding="utf-8"))
-    page.close()
-    assert len(sent) > 40
-    assert sent == written
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_forced_colours_leave_the_sliders_and_the_choice(
     open_notebook: Open, artifacts: Path, scheme: str
@@ -115,3 +98,36 @@ def test_forced_colours_leave_the_sliders_and_the_choice(
     png = notebook.slider("GPUs").screenshot()
     pixels = np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=int)
     assert np.ptp(pixels) > 60, "the slider is of one colour with the page"
+
+
+@pytest.mark.parametrize("width", [1000, 480])
+def test_no_change_of_numbers_moves_the_figure(open_notebook: Open, width: int) -> None:
+    notebook = open_notebook(WIDGET, viewport=(1700, 1500))
+    notebook.run()
+    notebook.page.evaluate(
+        "(width) => { document.querySelector('.trainmem').parentElement.style.width = width; }",
+        f"{width}px",
+    )
+    where = """() => { const [root, figure] = ['.trainmem', '.tm-figure'].map((each) =>
+      document.querySelector(each).getBoundingClientRect()); return figure.top - root.top; }"""
+    tops = set()
+    for length in (4096, 65_536, 29_592):
+        notebook.evaluate(f"w.seq_length = {length}")
+        notebook.wait_box("Sequence", str(length))
+        notebook.wait_newest()
+        tops.add(round(notebook.page.evaluate(where)))
+    assert len(tops) == 1, tops
+
+
+def test_in_a_narrow_place_the_verdict_is_in_sight_of_every_control(open_notebook: Open) -> None:
+    notebook = open_notebook(WIDGET, viewport=(1700, 900))
+    notebook.run()
+    notebook.page.evaluate(
+        "() => { document.querySelector('.trainmem').parentElement.style.width = '480px'; }"
+    )
+    notebook.until("() => document.querySelector('.tm-body').clientWidth < 480")
+    for control in notebook.widget.locator(".tm-controls input[type=range]").all():
+        control.evaluate("(node) => node.scrollIntoView({ block: 'center' })")
+        banner = notebook.widget.locator(".tm-banner").bounding_box()
+        assert banner["y"] >= 0
+        assert banner["y"] + banner["height"] <= 900

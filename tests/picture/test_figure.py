@@ -68,7 +68,7 @@ def test_plot_is_unknown_to_pyplot_and_shows_itself():
 
 def test_simulation_plot_is_the_same_figure():
     assert [ax.get_title("left") for ax in simulate().plot("dark").axes] == [
-        "Memory per GPU vs GPU count", "… vs sequence length", "HBM budget",
+        "Memory vs GPU count", "Memory vs sequence", "HBM budget",
     ]  # fmt: skip
 
 

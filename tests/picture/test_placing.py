@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.transforms import Bbox
 
-from trainmem import preset, simulate
+from trainmem import FIELDS, preset, simulate
+from trainmem.picture.figure import Drawing, frame_size
 from trainmem.picture.placing import Places, Spot, spread
 
-from .kit import EXTREMES, PRESETS, drawn, labels, points
+from .kit import CARDS, EXTREMES, PRESETS, drawn, labels, points
 
 
 @pytest.mark.parametrize("width", [280, 440, 660, 900])
@@ -81,6 +84,63 @@ def test_spread_keeps_order_distance_and_range(heights):
 
 def test_spread_leaves_what_is_apart():
     np.testing.assert_allclose(spread(np.array([10.0, 50, 90]), 13, 5, 295), [10, 50, 90])
+
+
+@pytest.mark.parametrize("width", [380, 480, 600, 660, 900])
+def test_titles_stand_apart(width):
+    _, panels = drawn(simulate(), width)
+    boxes = [panel.ax._left_title.get_window_extent() for panel in panels.values()]
+    for one, two in itertools.combinations(boxes, 2):
+        assert not one.padded(6).overlaps(two)
+
+
+def random_state(seed):
+    """A request anywhere in the sliders' ranges, or near one with an architecture."""
+    draw = random.Random(seed)
+    if seed % 20 == 0:
+        given = dict(draw.choice([CARDS["8B"], CARDS["405B"], CARDS["not sharded"]]))
+        given["gpu_memory_gb"] = draw.choice([24, 40, 80, 141, 180])
+        given["micro_batch"] = draw.choice([1, 2, 4, 8])
+        return given
+    names = ("model_params_b", "num_gpus", "gpu_memory_gb", "micro_batch", "seq_length")
+    given = {n: draw.choice(FIELDS[n].slider_values()) for n in names}
+    return given | {"zero_stage": draw.randrange(4), "grad_ckpt": draw.randrange(2)}
+
+
+def marks(panel):
+    """Boxes of the arrow and the marks of a panel that are on the screen, in pixels."""
+    for name in ("point", "diamond", "cross"):
+        mark = getattr(panel, name, None)
+        if mark is not None and mark.get_visible():
+            (x, y) = mark.get_transform().transform(points(mark).T)[0]
+            if panel.ax.bbox.contains(x, y):
+                yield name, Bbox([[x - 2, y - 2], [x + 2, y + 2]])
+    arrow = getattr(panel, "arrow", None)
+    if arrow is not None and arrow.get_visible():
+        xy = arrow.get_transform().transform(points(arrow).T[:2])
+        yield "arrow", Bbox([xy.min(0), xy.max(0)]).padded(0.5, 0)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 660, 900])
+def test_labels_never_meet_in_two_thousand_states(width, theme):
+    """All states at each width; which theme has which half changes no place of a label."""
+    drawing = Drawing(*frame_size(width), theme, dpi=72)
+    met, named = [], 0
+    for seed in range(theme == "dark", 2000, 2):
+        _, panels = drawn(simulate(**random_state(seed)), width, drawing)
+        for panel in panels.values():
+            boxes = labels(panel)
+            named += len(boxes)
+            for (a, one), (b, two) in itertools.combinations([*boxes, *marks(panel)], 2):
+                if {a, b} <= {"point", "diamond", "cross", "arrow"}:
+                    continue  # marks stand where the numbers are
+                wide = min(one.x1, two.x1) - max(one.x0, two.x0)
+                tall = min(one.y1, two.y1) - max(one.y0, two.y0)
+                if wide > 1 and tall > 2:
+                    met.append((seed, a, b))
+    assert not met, (len(met), met[:20])
+    assert named > 6 * 1000  # and few are left out
 
 
 def test_labels_take_the_first_free_spot():

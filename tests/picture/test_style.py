@@ -50,7 +50,8 @@ def test_axis_stays_still_while_a_slider_moves():
         (write_capacity, 80.0, "80"), (write_capacity, 84.93, "84.9"), (write_capacity, 0.1, "0.1"),
         (write_tick, 120.0, "120"), (write_tick, 0.1 + 0.2, "0.3"), (write_tick, 150_000, "150k"),
         (write_tick, 2e14, "2e14"), (write_tick, 1e6, "1e6"),
-        (write_count, 600, "600"), (write_count, 29_592, "29.6k"),
+        (write_count, 600, "600"), (write_count, 9_600, "9.6k"), (write_count, 999.7, "1k"),
+        (write_count, 29_592, "29.6k"),
         (write_count, 4_194_304, "4.19M"), (write_count, 999_999, "1M"),
         (write_binary, 512, "512"), (write_binary, 2**17, "128k"), (write_binary, 2**24, "16M"),
     ],
@@ -87,3 +88,23 @@ def test_no_text_is_smaller_than_ten_points(width):
     drawing, _ = drawn(simulate(), width)
     texts = drawing.figure.findobj(mpl.text.Text)
     assert min(text.get_fontsize() for text in texts if text.get_text()) >= 10
+
+
+def contrast(one, other):
+    """Contrast of two colours as WCAG 2 has it."""
+
+    def light(color):
+        parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+        return float(np.dot((0.2126, 0.7152, 0.0722), parts))
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("name", THEMES)
+def test_text_is_readable_on_every_ground(name):
+    theme = THEMES[name]
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    for text in (theme.ink, theme.muted, theme.capacity, theme.fits, theme.floor):
+        for ground in (theme.background, theme.states, theme.activations, theme.card):
+            assert contrast(text, ground) >= 4.5, (text, ground)

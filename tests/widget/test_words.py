@@ -15,6 +15,7 @@ from trainmem import (
     TrainingMemoryWidget,
     simulate,
 )
+from trainmem.cards import GPUS
 from trainmem.config import FIELDS
 from trainmem.request import CONTROLS
 from trainmem.widget.calls import python_call
@@ -48,7 +49,7 @@ def test_the_panel_says_which_model_and_what_it_leaves_out():
         "what": "logits and loss", "share": "67 %", "when": "in the backward pass of the loss",
     }  # fmt: skip
     assert reduced["detail"] == []
-    names = [row[0] for row in aware["detail"]]
+    names = [row["name"] for row in aware["detail"]]
     assert names[0] == "Parameters"
     assert names[-3:] == ["Allocated, likely", "Reserved, likely", "Card, likely"]
 
@@ -58,10 +59,11 @@ def test_cards_and_detail_are_decimal_gigabytes(micro_batch):
     """GB are 10⁹ bytes, also where the card's memory is known in GiB."""
     s = llama(micro_batch=micro_batch)
     need, shown = s.components, panel(s)
-    detail = {name: value for name, value, _ in shown["detail"]}
+    detail = {row["name"]: row["value"] for row in shown["detail"]}
+    assert all(0 <= row["share"] <= 1 for row in shown["detail"])
     assert detail["Peak"] == f"{need.total / 10**9:.3f} GB"
     for name, size in s.peak_case.peak.bytes_by_kind.items():
-        assert detail[f"{name.capitalize()} at the peak"] == f"{size / 10**9:.3f} GB"
+        assert detail[name.capitalize()] == f"{size / 10**9:.3f} GB"
     for level in s.peak_case.levels:
         low, high = level.low_bytes / 10**9, level.high_bytes / 10**9
         assert detail[f"{level.name.capitalize()}, likely"] == f"{low:.1f} to {high:.1f} GB"
@@ -119,9 +121,10 @@ def test_tables_offer_only_what_the_model_takes() -> None:
     for preset in offered["presets"]:
         widget.update(preset=preset)
         assert widget._panel["preset"] == preset
-    for gpu in offered["gpus"]:
-        widget.gpu = gpu["label"]
-        assert widget.gpu_memory_gb == gpu["gb"]
+    assert [gpu["label"] for gpu in offered["gpus"]] == [gpu.label for gpu in GPUS]
+    for gpu in GPUS:
+        widget.gpu = gpu.label
+        assert widget.gpu_memory_gb == gpu.nominal_gb
 
 
 @pytest.mark.parametrize(

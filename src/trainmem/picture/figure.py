@@ -187,7 +187,7 @@ class Rect(NamedTuple):
 
 
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 28.0, 40.0  # margins of a row: axis, rim, title, axis
-BUDGET = BAR + 112.0  # the bar and its labels
+BUDGET = BAR + 128.0  # the bar and its labels
 GAP, NEAR = 34.0, 22.0  # between the two sweeps, before the budget
 ONE_ROW, TWO_ROWS = 600.0, 380.0  # widths from which the panels fit so
 NARROWEST, SHORTEST = 200.0, 50.0  # width of a figure, height of a panel

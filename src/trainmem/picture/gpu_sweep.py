@@ -23,7 +23,7 @@ __all__ = ["GpuPanel"]
 class GpuPanel(SweepPanel):
     """Memory per GPU against GPU count."""
 
-    title = "Memory per GPU vs GPU count"
+    title = "Memory vs GPU count"
     xlabel = "GPUs (log)"
     name = "num_gpus"
     areas_of = "activations", "states"

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trainmem.picture.lettering import LINE, Label, font, text_width
 from trainmem.picture.placing import Places, Spot
-from trainmem.picture.style import TEXT, Theme, axis_ticks, plain_axes, write_tick
+from trainmem.picture.style import TEXT, TITLE, Theme, axis_ticks, plain_axes, write_tick
 from trainmem.simulation import GB, Simulation
 
 __all__ = ["ROW", "Line", "Panel", "move", "reshape"]
@@ -99,7 +99,12 @@ class Panel:
         self.transform: Transform = ax.transData  # of the moving artists
         plain_axes(ax, theme, labelbottom=True)
         ax.set_title(
-            self.title, loc="left", y=1.0, pad=8, color=theme.ink, fontproperties=font(11, "bold")
+            self.title,
+            loc="left",
+            y=1.0,
+            pad=8,
+            color=theme.ink,
+            fontproperties=font(TITLE, "bold"),
         )
         ax.set_xlabel(
             self.xlabel, loc="center", labelpad=3, color=theme.muted, fontproperties=font(TEXT)
@@ -141,9 +146,16 @@ class Panel:
         return gb * self.places.height / self.top
 
     def write(self, label: Label, words: str, spots: Sequence[Spot]) -> None:
-        """Write `words` at the best of `spots`."""
-        height = ROW * (1 + words.count("\n"))
-        spot = self.places.take(text_width(words, TEXT), height, spots)
+        """Write `words` at the best of `spots`; nothing where each would cover something.
+
+        The picture is for the shape: each number that it names stands beside it too.
+        """
+        height = ROW + words.count("\n") * (ROW + 2)  # descenders between the lines
+        # A little more than it measures: hinted at few pixels, letters are wider.
+        spot = self.places.take(1.03 * text_width(words, TEXT) + 2, height + 1, spots)
+        label.set_visible(spot is not None)
+        if spot is None:
+            return
         label.set_text(words)
         label.set_position((spot.x / self.places.width, spot.y / self.places.height))
         label.set_horizontalalignment(spot.ha)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ __all__ = ["Places", "Spot", "spread"]
 Array = NDArray[np.float64]
 
 AIR: Final = 3.0  # between two labels on one line
+TOUCH: Final = 0.5  # square points: what rounding may bring together
 CROSSED: Final = 150.0  # what a label on the curve counts, in square points of overlap
 OUTSIDE: Final = 100.0  # what each point outside counts
 
@@ -72,16 +73,21 @@ class Places:
         """Keep labels out of a rectangle."""
         self.taken.append(Box(left, bottom, right, top))
 
-    def take(self, width: float, height: float, spots: Iterable[Spot]) -> Spot:
-        """Return the first spot where a label covers nothing, else where it covers least."""
+    def take(self, width: float, height: float, spots: Iterable[Spot]) -> Spot | None:
+        """Return the first spot where a label covers nothing, else the best that is free.
+
+        One on the curve or over a rim is free; None where each would cover a mark or a label.
+        """
         least = float("inf")
         for spot in spots:
             box = _box(width, height, spot)
             cost = self._cost(box)
-            if cost < least:
+            if cost < least and box.overlap(self.taken) <= TOUCH:
                 least, best, place = cost, spot, box
             if cost <= 0:
                 break
+        if least == float("inf"):
+            return None
         self.taken.append(place._replace(left=place.left - AIR, right=place.right + AIR))
         return best
 

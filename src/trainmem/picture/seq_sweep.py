@@ -24,7 +24,7 @@ LONGEST: Final = FIELDS["seq_length"].bounds[1]
 class SeqPanel(SweepPanel):
     """Memory per GPU against sequence length."""
 
-    title = "… vs sequence length"
+    title = "Memory vs sequence"
     xlabel = "tokens (log)"
     name = "seq_length"
     areas_of = "states", "activations"

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COLORS", "THEMES", "Theme", "axis_ticks", "axis_top", "theme_named", "theme_on"]
 
-TEXT: Final = 10.0  # points; nothing is written smaller
+TEXT: Final = 11.0  # points, as the small print around the picture; nothing is written smaller
+TITLE: Final = 12.0
 
 
 STATES_SHARE, ACTIVATIONS_SHARE = 0.22, 0.28  # of their colour in an area, rest background
@@ -33,7 +34,7 @@ def mix(low: ColorType, high: ColorType, share: float) -> tuple[float, float, fl
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one theme; those of text have a contrast of 4.5 or more on the background."""
+    """Colours of one theme; those of text have a contrast of 4.5 or more on every ground."""
 
     background: str
     ink: str
@@ -71,12 +72,12 @@ class Theme:
 
 THEMES: Final[Mapping[str, Theme]] = {
     "light": Theme(
-        background="#ffffff", ink="#1f2328", muted="#5b636d",
-        capacity="#c4302b", fits="#1a7f37", floor="#8f5200", free="#dfe2e6",
+        background="#ffffff", ink="#1f2328", muted="#4f5760",
+        capacity="#b01f1a", fits="#15692e", floor="#7d4700", free="#dfe2e6",
     ),
     "dark": Theme(
-        background="#111111", ink="#f0f3f6", muted="#9aa2ac",
-        capacity="#ff6b6b", fits="#3fb950", floor="#f0a04b", free="#3d434c",
+        background="#111111", ink="#f0f3f6", muted="#b0b8c2",
+        capacity="#ff8585", fits="#4cc963", floor="#f5ae62", free="#3d434c",
     ),
 }  # fmt: skip
 
@@ -164,8 +165,8 @@ def write_tick(gb: float) -> str:
 
 
 def write_count(count: float) -> str:
-    """Write a number of tokens to three digits: ``600``, ``29.6k``, ``4.19M``."""
-    if count < 10_000:
+    """Write a number of tokens to three digits: ``600``, ``9.6k``, ``29.6k``, ``4.19M``."""
+    if count < 999.5:
         return f"{count:.0f}"
     unit, letter = (1e6, "M") if count >= 999_500 else (1e3, "k")
     return f"{count / unit:.3g}{letter}"

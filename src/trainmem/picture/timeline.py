@@ -23,6 +23,7 @@ from trainmem.picture.style import (
     GATHERED,
     LOGITS,
     TEXT,
+    TITLE,
     TOPS,
     TRANSIENT,
     Theme,
@@ -108,7 +109,7 @@ def lay_out(width: float, height: float) -> tuple[tuple[float, float, float, flo
         )
     left, top = 54.0, 34.0
     if width >= 620:
-        right, bottom, legend = 192.0, 36.0, "right"
+        right, bottom, legend = 208.0, 36.0, "right"
     else:
         right, bottom, legend = 14.0, 104.0, "below"
     wide, high = width - left - right, height - top - bottom
@@ -123,7 +124,7 @@ def draw_timeline(
     Parameters
     ----------
     ax : matplotlib.axes.Axes
-        Where to draw; the legend takes about 180 points beside it, or 70 below.
+        Where to draw; the legend takes about 196 points beside it, or 70 below.
     simulation : Simulation
         What to show; it needs an architecture.
     theme : {"light", "dark"}, optional
@@ -183,7 +184,7 @@ def draw_timeline(
         else:
             _text(ax, words, 0, capacity, colors.capacity, offset=(4, 3))
     _explain(ax, colors, simulation, (float(x[peak]), float(total[peak])), points)
-    _title(ax, colors, simulation, width + (150 if legend == "right" else 0))
+    _title(ax, colors, simulation, width + (166 if legend == "right" else 0))
     if legend:
         _legend(ax, colors, stack[:, peak], legend, points)
     plain(ax)
@@ -340,10 +341,12 @@ def _title(ax: Axes, theme: Theme, simulation: Simulation, room: float) -> None:
         "checkpointing" if config.grad_ckpt else "no checkpointing",
     ):
         longer = f"{words}, {part}"
-        if BOLD * text_width(longer, 11) > room:
+        if BOLD * text_width(longer, TITLE) > room:
             break
         words = longer
-    ax.set_title(words, loc="left", y=1.0, pad=10, color=theme.ink, fontproperties=font(11, "bold"))
+    ax.set_title(
+        words, loc="left", y=1.0, pad=10, color=theme.ink, fontproperties=font(TITLE, "bold")
+    )
 
 
 def _legend(ax: Axes, theme: Theme, sizes: Array, where: str, points: float) -> None:
@@ -356,7 +359,8 @@ def _legend(ax: Axes, theme: Theme, sizes: Array, where: str, points: float) -> 
           coords="axes fraction")  # fmt: skip
     per = -(-len(rows) // columns)
     for i, (row, size) in enumerate(rows):
-        x, y = left + (i // per) * width / columns, top - (1 + i % per) * step
+        # The first of two columns has the long names.
+        x, y = left + (i // per) * 0.58 * width, top - (1 + i % per) * step
         box = Rectangle(
             (x / width, (y - 4.5) / height), 18 / width, 9 / height, facecolor=row.color,
             edgecolor="none", linewidth=0, antialiased=True, transform=ax.transAxes,

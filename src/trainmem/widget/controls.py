@@ -49,7 +49,7 @@ def tables() -> dict[str, Any]:
         "derived": list(DERIVED),
         "stacks": [{"name": stack.name, "label": stack.label} for stack in STACKS.values()],
         "plan": sorted(map(_option, CONTROLS.values()), key=_group_order),
-        "gpus": [{"label": gpu.label, "gb": gpu.nominal_gb} for gpu in GPUS],
+        "gpus": [{"label": gpu.label} for gpu in GPUS],
     }
 
 

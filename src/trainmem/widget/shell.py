@@ -46,6 +46,9 @@ __all__ = ["TrainingMemoryWidget"]
 THEIRS: Final = frozenset({"_request", "_view_count", "_dom_classes"})
 """Private traits that a browser sets: ours for messages, and those of every ipywidget."""
 
+PAINTED: Final = ("error", "_panel", "_frame", "_alt", "_undrawn", "_undo", "_remote", "_told")
+"""What a view paints beside the inputs."""
+
 SERVED: Final = ("hello", "set", "undo", "reset", "open", "json", "remote", "timeline")
 """Kinds of messages; `_on_KIND` serves each."""
 
@@ -118,7 +121,7 @@ class TrainingMemoryWidget(EditedMemory, anywidget.AnyWidget):
         self._renewed = False
         self._draft = self._padded = False
         self._publications = 0
-        self._tables = tables()
+        self._tables = {**tables(), "watched": [*FIELDS, *EXTRA_INPUTS, *PAINTED]}
         super().__init__(config, **inputs)
         if remote is not None:
             self._remote_check = RemoteCheck(remote, self._show_remote, self._lock)

@@ -12,7 +12,7 @@ from trainmem.config import FIELDS
 from trainmem.limits import Limit
 from trainmem.request import CONTROLS, DERIVED, stack_of, stacks_lacking
 from trainmem.simulation import GB, Simulation
-from trainmem.transformer import ARCHITECTURES
+from trainmem.transformer import ARCHITECTURES, Architecture, Plan
 from trainmem.transformer.inputs import plan_of
 from trainmem.transformer.peak_case import layout_words
 from trainmem.widget.calls import curl_command, python_call
@@ -53,6 +53,8 @@ def panel(simulation: Simulation) -> dict[str, Any]:
         "unavailable": _unavailable(s),
         "layout": layout_words(s.plan) if s.plan is not None else "",
         "note": {"text": "", "offer": ""} if name else {"text": OMITS, "offer": OFFER},
+        "summary": _summary(s.plan) if s.plan is not None else "",
+        "idle": _idle(s.plan, s.architecture) if s.plan and s.architecture else [],
         "detail": _detail(s),
         "fits": s.fits,
         "headline": HEADLINES[s.grade],
@@ -143,26 +145,59 @@ def _dominates(s: Simulation) -> dict[str, str]:
     return {"what": what, "share": f"{100 * size / need.total:.0f} %", "when": when}
 
 
-def _detail(s: Simulation) -> list[list[str]]:
-    """Rows of name, value, note: the peak by kind, then from allocated to the card."""
+def _summary(plan: Plan) -> str:
+    """Write the plan in one line, its usual choices first."""
+    named = {n: choice_labels(n) for n in ("attention", "loss_head", "optimizer")}
+    chosen = [labels[getattr(plan, n)] for n, labels in named.items()]
+    return " · ".join([f"attention: {chosen[0]}", *chosen[1:], f"accumulation {plan.accumulation}"])
+
+
+def _idle(plan: Plan, architecture: Architecture) -> list[str]:
+    """Return the options that make no difference as things are, those that differ apart."""
+    makes_none = {
+        "loss_chunk": plan.loss_head == PLAN_OPTIONS["loss_head"].default,
+        "sequence_parallel": plan.tp == 1,
+        "vpp": plan.pp == 1,
+        "ep": architecture.num_experts == 0,
+        "expert_load": architecture.num_experts == 0,
+        "no_sync": plan.accumulation == 1,
+        "lora_targets": plan.lora_rank == 0,
+        "quantization": plan.lora_rank == 0,
+    }
+    return [
+        name
+        for name, none in makes_none.items()
+        if none and getattr(plan, name) == PLAN_OPTIONS[name].default
+    ]
+
+
+def _detail(s: Simulation) -> list[dict[str, Any]]:
+    """Rows with a bar each: the peak by kind, then from allocated to the card."""
     case, architecture = s.peak_case, s.architecture
     if case is None or architecture is None:
         return []
+    most = max(case.peak.peak_bytes, *(level.high_bytes for level in case.levels))
+
+    def row(name: str, size: float, value: str, note: str = "") -> dict[str, Any]:
+        share = round(size / most, 3)
+        return {"name": name.capitalize(), "value": value, "note": note, "share": share}
+
     kinds = [
-        [f"{name.capitalize()} at the peak", f"{size / GB:.3f} GB", ""]
-        for name, size in case.peak.bytes_by_kind.items()
+        row(name, size, f"{size / GB:.3f} GB") for name, size in case.peak.bytes_by_kind.items()
     ]
     levels = [
-        [
-            f"{level.name.capitalize()}, likely",
+        row(
+            f"{level.name}, likely",
+            level.high_bytes,
             f"{level.low_bytes / GB:.1f} to {level.high_bytes / GB:.1f} GB",
             f"{level.label}; {level.source}",
-        ]
+        )
         for level in case.levels
     ]
+    peak = row("Peak", case.peak.peak_bytes, f"{case.peak.peak_bytes / GB:.3f} GB")
     return [
-        ["Parameters", grouped(architecture.num_params), architecture.source],
-        ["Peak", f"{case.peak.peak_bytes / GB:.3f} GB", case.peak.explanation],
+        row("Parameters", 0, grouped(architecture.num_params), architecture.source),
+        peak | {"note": case.peak.explanation},
         *kinds,
         *levels,
     ]
