@@ -155,7 +155,7 @@ def _summary(plan: Plan) -> str:
 def _idle(plan: Plan, architecture: Architecture) -> list[str]:
     """Return the options that make no difference as things are, those that differ apart."""
     makes_none = {
-        "loss_chunk": plan.loss_head == PLAN_OPTIONS["loss_head"].default,
+        "loss_chunk": plan.loss_head == CONTROLS["loss_head"].default,
         "sequence_parallel": plan.tp == 1,
         "vpp": plan.pp == 1,
         "ep": architecture.num_experts == 0,
@@ -167,7 +167,7 @@ def _idle(plan: Plan, architecture: Architecture) -> list[str]:
     return [
         name
         for name, none in makes_none.items()
-        if none and getattr(plan, name) == PLAN_OPTIONS[name].default
+        if none and getattr(plan, name) == CONTROLS[name].default
     ]
 
 
