@@ -51,6 +51,7 @@ HOUSE = {
     "transformer.micro": "",
     "transformer.step": "",
     "transformer.sizes": "numpy",
+    "transformer.cache": "",
     "transformer.program": "numpy",
     "transformer.peak": "numpy",
     "transformer.timeline": "numpy",

@@ -1,5 +1,7 @@
 """A family, a stack and optimizers from outside the package: added, simulated whole, taken back."""
 
+from dataclasses import replace
+
 import pytest
 
 import trainmem
@@ -214,3 +216,16 @@ def test_what_is_taken_back_is_unknown_again():
     with pytest.raises(NotCovered, match="optimizer must be one of 'adamw'"):
         Plan(optimizer="lion")
     remove(LION)  # nothing to do
+
+
+def test_a_name_taken_again_means_what_it_means_now():
+    def states(count):
+        row = replace(LION, states=(State(),) * count)
+        add(row)
+        try:
+            with_it = trainmem.simulate(architecture=LLAMA, plan={"optimizer": "lion"})
+            return with_it.components.optimizer
+        finally:
+            remove(row)
+
+    assert states(2) == 2 * states(1) > 0

@@ -4,8 +4,8 @@ In reading order: `engine/` (named dimensions, blocks and events, a small autogr
 `rule` (what a rule of validity is), `option`, `optimizers`, `families/`, `stacks/` (one file each),
 `structure` (what decides the order of events), `writer`, `layer`, `heads`, `micro` and `step` (the
 walk through a step), `layout`, `rules`, `options` and `plan` (how a step is run), `architecture`,
-`presets`, `sizes` and `program` (compiled to matrices), `peak` and `timeline` (answers), `levels`
-(from allocated to the card), `calibration`, `inputs` (the ten inputs), `remedies` and
+`presets`, `sizes`, `cache` and `program` (compiled to matrices), `peak` and `timeline` (answers),
+`levels` (from allocated to the card), `calibration`, `inputs` (the ten inputs), `remedies` and
 `peak_case` (what is offered and said), `model`.
 """
 

@@ -98,6 +98,11 @@ def _planned(config: TrainingConfig, names: tuple[str, ...], *values: Any) -> Pl
     return _plan(config, dict(zip(names, values, strict=True)))
 
 
+def forget() -> None:
+    """Forget all plans: a name may stand for something else from now on."""
+    _planned.cache_clear()
+
+
 def _plan(config: TrainingConfig, options: dict[str, Any]) -> Plan:
     """Return the plan of options that a config completes."""
     sharding = f"zero{config.zero_stage}"

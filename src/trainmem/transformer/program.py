@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmem.transformer.architecture import Architecture
+from trainmem.transformer.cache import ByteCache
 from trainmem.transformer.engine.dims import BSV, H, Shape, V, X
 from trainmem.transformer.engine.tape import (
     KINDS,
@@ -81,6 +82,13 @@ class Program:
     def numbers(self, n: Any, rank: int | None = None) -> list[Numbers]:
         """Return the framework's own numbers at `n` ranks (:meth:`Framework.numbers`)."""
         return self.structure.framework.numbers(self.structure, self.noted, n, rank)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in memory, about: its arrays, one of them twice, and its events."""
+        arrays = (self.size, self.count, self.kind, self.stream, self.start, self.rows)
+        events = sum(len(segment.events) for segment in self.segments)
+        return sum(a.nbytes for a in arrays) + 2 * self.alive.nbytes + 160 * events
 
     @cached_property
     def table(self) -> SizeTable:
@@ -162,9 +170,16 @@ class Program:
         return float(one) + (0.0 if self.structure.frozen else highest(RECOMPUTED))
 
 
-@lru_cache(maxsize=1024)
 def compile_structure(structure: Structure) -> Program:
-    """Run the schedule once for a structure."""
+    """Run the schedule once for a structure; programs are kept, up to 128 MB of them."""
+    return PROGRAMS.get(structure, lambda: _compiled(structure))
+
+
+#: Programs made last, by their structure.
+PROGRAMS = ByteCache[Program](128 * 10**6, lambda program: program.nbytes)
+
+
+def _compiled(structure: Structure) -> Program:
     writer = walk(structure)
     segments = tuple(writer.segments)
     events: list[Event] = []
@@ -214,7 +229,6 @@ def _undominated(alive: Floats, segments: NDArray[np.int64]) -> NDArray[np.bool_
     return keep
 
 
-@lru_cache(maxsize=1024)
 def program_of(architecture: Architecture, plan: Plan, order: int, stage: Stage) -> Program:
     """Return the program of a stage, for an order of events (:func:`sizes.orders`).
 
@@ -223,7 +237,12 @@ def program_of(architecture: Architecture, plan: Plan, order: int, stage: Stage)
     ValueError
         For a combination of model and plan that is not covered.
     """
-    structure = structure_of(
+    return compile_structure(_ordered(architecture, plan, order, stage))
+
+
+@lru_cache(maxsize=1024)
+def _ordered(architecture: Architecture, plan: Plan, order: int, stage: Stage) -> Structure:
+    return structure_of(
         architecture,
         plan,
         alone=bool(order & 1),
@@ -231,7 +250,12 @@ def program_of(architecture: Architecture, plan: Plan, order: int, stage: Stage)
         chunks=order >> 2,
         stage=stage,
     )
-    return compile_structure(structure)
+
+
+def forget() -> None:
+    """Forget all programs: a name may stand for something else from now on."""
+    PROGRAMS.clear()
+    _ordered.cache_clear()
 
 
 def structure_of(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trainmem.transformer.families import FAMILIES, Family
+from trainmem.transformer.inputs import forget as forget_plans
 from trainmem.transformer.optimizers import OPTIMIZERS, Optimizer
+from trainmem.transformer.program import forget as forget_programs
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS, STACKS, Framework, Kernels, Stack
 from trainmem.words import describe
 
@@ -42,6 +44,7 @@ def add(row: Family | Framework | Kernels | Stack | Optimizer) -> None:
     if row.name in table:
         raise ValueError(f"name {describe(row.name)} is taken; there are {', '.join(table)}")
     table[row.name] = row
+    _forget()
 
 
 def remove(row: Family | Framework | Kernels | Stack | Optimizer) -> None:
@@ -49,3 +52,10 @@ def remove(row: Family | Framework | Kernels | Stack | Optimizer) -> None:
     table = _table_of(row)
     if table.get(row.name) is row:
         del table[row.name]
+        _forget()
+
+
+def _forget() -> None:
+    """Forget what was answered under the old names."""
+    forget_plans()
+    forget_programs()
