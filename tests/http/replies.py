@@ -14,7 +14,11 @@ Reply = Callable[[socket.socket], None]
 
 
 def reply(body: bytes, status: str = "200 OK", **headers: str) -> Reply:
-    fields = {"Content-Type": "application/json", "Content-Length": str(len(body))} | headers
+    fields = {
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Connection": "close",  # which this server does, and a quick client would use it again
+    } | headers
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
     return lambda connection: connection.sendall(
         f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body
