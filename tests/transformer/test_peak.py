@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trainmem import simulate
 from trainmem.transformer import (
     COMPONENTS,
     KINDS,
@@ -24,6 +25,7 @@ from trainmem.transformer import (
 from trainmem.transformer.engine.dims import BS
 from trainmem.transformer.engine.tape import TEMPORARY, Tape, net
 from trainmem.transformer.micro import spread
+from trainmem.transformer.peak import peak_bytes
 from trainmem.transformer.program import structure_of
 from trainmem.transformer.step import walk
 
@@ -233,6 +235,16 @@ def test_lengths_the_model_cannot_take():
     with pytest.raises(ValueError, match="reaches the sliding window"):
         peak(windowed, Plan(seq_length=4096))
     assert peak(windowed, Plan(seq_length=4095)).peak_bytes
+
+
+def test_peaks_alone_are_the_sums_of_their_parts_at_any_length():
+    """A sweep goes beyond what a model takes, and so does what is asked at one of its points."""
+    gpt2, lengths = architecture("GPT-2"), [512, 1024, 2048]
+    parts = peaks(gpt2, Plan(), seq_length=lengths)
+    assert peak_bytes(gpt2, Plan(), seq_length=lengths).tolist() == sum(parts.values()).tolist()
+    s = simulate(architecture="GPT-2", seq_length=512)
+    config = s.config.replace(seq_length=2048)
+    assert s.at(seq_length=2048) == s.model.components(config).total / 1e9
 
 
 @pytest.mark.parametrize("bad", [0, np.nan, 2_000_000])

@@ -248,7 +248,6 @@ def peaks(
         to the peak; each of the broadcast shape.
     """
     axes, shape = _axes(plan, micro_batch=micro_batch, seq_length=seq_length, num_gpus=num_gpus)
-    check_model(architecture, plan, MODEL_LAYOUT)
     if limit_length:
         check_length(architecture, plan.seq_length if seq_length is None else seq_length)
     out = np.zeros((len(COMPONENTS), math.prod(shape)))
@@ -271,14 +270,13 @@ def peak_bytes(
     num_gpus: ArrayLike | None = None,
     seq_length: ArrayLike | None = None,
     micro_batch: ArrayLike | None = None,
-    limit_length: bool = True,
 ) -> Floats:
     """Peaks of many configurations alone: the sum of what :func:`peaks` returns, in half the time.
 
     Parameters
     ----------
-    architecture, plan, num_gpus, seq_length, micro_batch, limit_length
-        As for :func:`peaks`.
+    architecture, plan, num_gpus, seq_length, micro_batch
+        As for :func:`peaks`, with lengths of any kind.
 
     Returns
     -------
@@ -286,9 +284,6 @@ def peak_bytes(
         Bytes, of the broadcast shape.
     """
     axes, shape = _axes(plan, micro_batch=micro_batch, seq_length=seq_length, num_gpus=num_gpus)
-    check_model(architecture, plan, MODEL_LAYOUT)
-    if limit_length:
-        check_length(architecture, plan.seq_length if seq_length is None else seq_length)
     out = np.zeros(math.prod(shape))
     for where, program, blocks in _programs(architecture, plan, axes):
         out[where] = np.maximum(out[where], program.totals(*blocks).max(axis=1))
@@ -331,6 +326,7 @@ def _programs(
     One for each stage of a pipeline and each order of events among them, and again for each rank
     that may hold most.
     """
+    check_model(architecture, plan, MODEL_LAYOUT)
     b, s, n = axes
     found = orders(architecture, plan, b=b, s=s, n=n)
     where = np.arange(found.size)
