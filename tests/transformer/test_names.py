@@ -10,7 +10,7 @@ from trainmem.transformer import FAMILIES, FRAMEWORKS, KERNELS, OPTIMIZERS
 from trainmem.transformer.engine.dims import DIMS
 from trainmem.transformer.plan import Plan
 from trainmem.transformer.presets import ARCHITECTURES
-from trainmem.transformer.sizes import dimensions
+from trainmem.transformer.sizes import OF_TOKENS, Tokens, fixed_dimensions
 
 PACKAGE = Path(trainmem.__file__).parent
 OWN = ("transformer/families", "transformer/stacks", "transformer/optimizers.py")
@@ -71,7 +71,9 @@ def test_a_name_that_is_tested_is_found(source):
 
 
 def test_every_dimension_has_a_number_and_a_meaning():
-    found = dimensions(ARCHITECTURES["Llama-3-8B"], Plan(), b=1.0, s=1024.0)
+    llama = ARCHITECTURES["Llama-3-8B"]
+    tokens = Tokens(llama, Plan(), b=1.0, s=1024.0)
+    found = {**fixed_dimensions(llama, 1, 1, 0), **{d: of(tokens) for d, of in OF_TOKENS.items()}}
     assert set(found) == set(DIMS)
     assert len({dim.symbol for dim in DIMS}) == len(DIMS)
     assert all(dim.meaning for dim in DIMS)

@@ -10,6 +10,9 @@ from typing import Any
 from trainmem.transformer.rule import NotCovered
 from trainmem.words import describe
 
+#: The choices of a switch.
+ON_OFF = ((False, "no"), (True, "yes"))
+
 
 @dataclass(frozen=True, slots=True)
 class Option:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from trainmem.transformer.optimizers import OPTIMIZERS
-from trainmem.transformer.option import Option, Settings
+from trainmem.transformer.option import ON_OFF, Option, Settings
 from trainmem.transformer.stacks import FRAMEWORKS, KERNELS
 
 FSDP = "torch 2.13, torch/distributed/fsdp/_fully_shard"
 HF = "transformers 5.24"
 TORCH = "torch 2.13"
 
-
-_ON_OFF = ((False, "no"), (True, "yes"))
 
 OPTIONS: dict[str, Option] = {
     option.name: option
@@ -75,10 +73,10 @@ OPTIONS: dict[str, Option] = {
                TORCH, bounds=(1, 65_536)),
         Option("no_sync", False, "Accumulate without reducing",
                "Keep whole gradients until the last micro batch (ZeRO-1 always does).",
-               FSDP, _ON_OFF),
+               FSDP, ON_OFF),
         Option("keep_gradients", False, "Keep gradient buffers",
                "zero_grad(set_to_none=False): gradients stay allocated through the forward pass.",
-               TORCH, _ON_OFF),
+               TORCH, ON_OFF),
         Option("wrapping", "layers", "FSDP groups",
                "Embedding and head gathered for the whole step, or in groups of their own.",
                FSDP, (("layers", "with the root"), ("split", "apart"))),
@@ -88,17 +86,17 @@ OPTIONS: dict[str, Option] = {
         Option("dropout", False, "Dropout",
                "Dropout above zero: masks are kept. GPT-2 and Megatron drop outputs too, Llama and "
                "its kin attention weights only, of which flash attention keeps no mask.",
-               HF, _ON_OFF),
+               HF, ON_OFF),
         Option("use_cache", False, "Keys and values kept",
                "The model is called with use_cache=True. Without checkpointing most of them are "
                "saved for the backward pass anyway; transformers turns it off where it checkpoints "
                "layers, but nobody does where FSDP's or torch's wrapper does: then all stay.",
                f"{HF}, cache_utils.py: traced without checkpointing; with it by arithmetic",
-               _ON_OFF),
+               ON_OFF),
         Option("varying_lengths", False, "Varying lengths",
                "Sequences of many lengths, `seq_length` the longest: only what is reserved "
                "changes, for blocks of one length do not serve another.",
-               "16 published ms-swift runs", _ON_OFF),
+               "16 published ms-swift runs", ON_OFF),
         Option("framework", "torch", "Framework", "Who keeps and shards the states.",
                "Megatron-Core, distrib_optimizer.py; DeepSpeed, runtime/zero",
                rows=FRAMEWORKS),
@@ -110,7 +108,7 @@ OPTIONS: dict[str, Option] = {
                "arXiv 1909.08053", bounds=(1, 1024)),
         Option("sequence_parallel", True, "Sequence parallel",
                "Whether tensor parallelism divides norms and residuals too.",
-               "arXiv 2205.05198", _ON_OFF),
+               "arXiv 2205.05198", ON_OFF),
         Option("pp", 1, "Pipeline parallel", "Stages, each with its share of the layers.",
                "arXiv 2104.04473", bounds=(1, 1024)),
         Option("vpp", 1, "Chunks per stage",

@@ -53,10 +53,6 @@ MIN_8BIT = 4096
 Floats = NDArray[np.float64]
 
 
-#: Loss heads whose logits come a chunk of the tokens at a time.
-IN_CHUNKS = ("fused", "chunked")
-
-
 def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
     """Tokens in one chunk of the loss head, for `tokens` in all.
 
@@ -69,18 +65,6 @@ def chunk_tokens(architecture: Architecture, plan: Plan, tokens: Any) -> Any:
     if plan.loss_head == "chunked":
         return np.minimum(float(plan.loss_chunk), tokens)
     return tokens
-
-
-def orders(architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any) -> Any:
-    """Say what of the numbers changes the order of events, as a whole number each.
-
-    Whether a rank is alone (1), whether there is a single sequence (2), and how many chunks of the
-    loss are run: one, two, or three for more (times 4).
-    """
-    chunks: Any = 1
-    if plan.loss_head in IN_CHUNKS:
-        chunks = np.minimum(np.ceil(b * s / chunk_tokens(architecture, plan, b * s)), 3)
-    return (4 * chunks + 2 * (b == 1) + (n == 1) + 0 * s).astype(np.int64)
 
 
 @lru_cache(maxsize=256)
@@ -171,11 +155,14 @@ OF_TOKENS: Mapping[Dim, Callable[[Tokens], Any]] = {
 }
 
 
-def dimensions(architecture: Architecture, plan: Plan, *, b: Any, s: Any) -> dict[Dim, Any]:
-    """Return every dimension of a configuration, `b` sequences of `s` tokens on one GPU."""
-    tokens = Tokens(architecture, plan, b, s)
-    fixed = fixed_dimensions(architecture, plan.tp, plan.ep, plan.lora_rank)
-    return {**fixed, **{dim: of(tokens) for dim, of in OF_TOKENS.items()}}
+def orders(architecture: Architecture, plan: Plan, *, b: Any, s: Any, n: Any) -> Any:
+    """Say what of the numbers changes the order of events, as a whole number each.
+
+    Whether a rank is alone (1), whether there is a single sequence (2), and how many chunks of the
+    loss are run: one, two, or three for more (times 4).
+    """
+    chunks = np.minimum(Tokens(architecture, plan, b, s).chunks, 3)
+    return (4 * chunks + 2 * (b == 1) + (n == 1)).astype(np.int64)
 
 
 class SizeTable:

@@ -205,8 +205,7 @@ class StepWriter:
         s = self.s
         if s.precision == "bf16_master":  # an fp32 copy of one gradient at a time
             for _, p in self._in_order():
-                self.emit(self.shared(p.shape, 4), 1, TEMPORARY)
-                self.emit(self.shared(p.shape, 4), -1, TEMPORARY)
+                self.tape.passing(self.shared(p.shape, 4), TEMPORARY)
         each: dict[Optimizer, list[tuple[Size, int]]] = {}
         in_turn: dict[Optimizer, list[Size]] = {}
         for name, p, count in self.parameters():

@@ -156,6 +156,11 @@ class Tape:
         """Allocate (count > 0) or free (count < 0) blocks that are known by what they are."""
         self.events.append(Event(self.block(size, kind, stream), count))
 
+    def passing(self, size: Size, kind: Kind) -> None:
+        """Allocate a block and free it at once."""
+        self.emit(size, 1, kind)
+        self.emit(size, -1, kind)
+
     def alloc(self, shape: Shape, unit: float, kind: Kind) -> Storage:
         """Allocate a tensor."""
         storage = self.unwritten(shape, unit, kind)

@@ -20,7 +20,6 @@ from trainmem.transformer.engine.tape import (
     GRADIENTS,
     OPTIMIZER,
     WEIGHTS,
-    Kind,
     Size,
     of_framework,
     whole,
@@ -196,7 +195,7 @@ class DeepSpeed(Framework):
         updates = s.offload == "none"  # else the CPU does
         if s.zero == 3 and updates:
             self.persistent(write, -1)
-            self.passing(write, of_framework(LARGEST, 8), GRADIENTS)  # fp64, `get_grad_norm_direct`
+            write.tape.passing(of_framework(LARGEST, 8), GRADIENTS)  # fp64, `get_grad_norm_direct`
             self.update(write, AT_ONCE)
             self.persistent(write, 1)
         elif accumulates(s):
@@ -207,14 +206,8 @@ class DeepSpeed(Framework):
         elif s.zero < 3 and not updates:
             free(write, kept(write.noted))
         elif s.zero < 3:
-            self.passing(write, of_framework(SLICE, 8), GRADIENTS)
+            write.tape.passing(of_framework(SLICE, 8), GRADIENTS)
             self.update(write, AT_ONCE, kept(write.noted))
-
-    @staticmethod
-    def passing(write: StepWriter, size: Size, kind: Kind) -> None:
-        """Allocate a block and free it."""
-        write.emit(size, 1, kind)
-        write.emit(size, -1, kind)
 
     def update(self, write: StepWriter, part: Dim, kept: tuple[Size, ...] = ()) -> None:
         """Make flat fp32 gradients, update, and give them up.

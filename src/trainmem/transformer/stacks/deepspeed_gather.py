@@ -353,8 +353,7 @@ class Gathering(Bucketed):
         if copies:
             self.emit(copy, units, GRADIENTS)
         if self.s.setting("grad_accum_dtype") == "fp32":  # a rank's parts, cast
-            for sign in (1, -1):
-                self.emit(of_framework(SHARE, 4 * self.used), sign, GRADIENTS)
+            self.tape.passing(of_framework(SHARE, 4 * self.used), GRADIENTS)
         if copies:
             self.emit(copy, -units, GRADIENTS)
 

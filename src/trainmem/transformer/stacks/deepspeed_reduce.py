@@ -238,11 +238,9 @@ class Partitioning(Bucketed):
         stretch = self.stretch
         self.reductions.append((stretch, tuple(self.content)))
         copy, units = of_framework(COPIED[stretch], 1), self.pages(self.used)
-        cast = of_framework(CAST[stretch], 4)
         self.emit(copy, units, GRADIENTS)
         if self.wide:  # while a slice is added
-            self.emit(cast, 1, GRADIENTS)
-            self.emit(cast, -1, GRADIENTS)
+            self.tape.passing(of_framework(CAST[stretch], 4), GRADIENTS)
         self.emit(copy, -units, GRADIENTS)
 
     def keep_content(self) -> None:
@@ -279,8 +277,7 @@ class Accumulating(Hooked):
     def arrive(self, number: int) -> None:
         """Add a gradient, cast to fp32, to the one that is kept."""
         parameter = self.placed[number].parameter
-        for sign in (1, -1):
-            self.emit(whole(parameter.shape, 4), sign, GRADIENTS)
+        self.tape.passing(whole(parameter.shape, 4), GRADIENTS)
         if self.later:
             self.gradient(number, -1)
 

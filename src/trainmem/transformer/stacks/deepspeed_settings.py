@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from trainmem.transformer.option import Option
+from trainmem.transformer.option import ON_OFF, Option
 
 _ZERO = "deepspeed 0.19, runtime/zero/config.py"
 _MOST = 10**12
 _AUTO = ("auto",)
-_ON_OFF = ((False, "no"), (True, "yes"))
 
 #: By name; defaults as the engine has them.
 SETTINGS: dict[str, Option] = {
@@ -22,16 +21,16 @@ SETTINGS: dict[str, Option] = {
                _ZERO, bounds=(1, _MOST), words=_AUTO),
         Option("overlap_comm", False, "Reduction overlaps backward",
                "ZeRO-1 and 2: two buckets (ZeRO-3 always overlaps, in one).",
-               _ZERO, _ON_OFF),
+               _ZERO, ON_OFF),
         Option("contiguous_gradients", True, "Contiguous gradients",
                "Gradients are copied into a bucket as they come.",
-               _ZERO, _ON_OFF),
+               _ZERO, ON_OFF),
         Option("reduce_scatter", True, "Reduce by parts",
                "Each rank gets its part, for which the bucket is copied.",
-               _ZERO, _ON_OFF),
+               _ZERO, ON_OFF),
         Option("round_robin_gradients", False, "Parameters dealt round robin",
                "ZeRO-1 and 2: which parameters a rank's partition touches.",
-               _ZERO, _ON_OFF),
+               _ZERO, ON_OFF),
         Option("grad_accum_dtype", "bf16", "Type of accumulated gradients",
                "`data_types.grad_accum_dtype`.",
                "deepspeed 0.19, runtime/config.py",
